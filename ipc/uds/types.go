@@ -1,0 +1,187 @@
+package uds
+
+// The types below are the JSON documents of replies and, unchanged, the output of `-o json`: a field
+// once published keeps its name and meaning. Cell ids are 16 hexadecimal digits, 64-bit hashes and
+// digests too; times are RFC 3339, durations seconds.
+
+// HelloReply answers CodeHello.
+type HelloReply struct {
+	Protocol int    `json:"protocol"`
+	Cell     string `json:"cell"`
+	Version  string `json:"version"`
+	State    string `json:"state"` // booting, syncing, active, leaving, gone
+}
+
+// Status answers CodeStatus. NeedsHuman decides exit code 3.
+type Status struct {
+	Cell       CellSelf         `json:"cell"`
+	Cells      []CellInfo       `json:"cells"`
+	Workloads  []WorkloadStatus `json:"workloads"`
+	Conflicts  []ConflictInfo   `json:"conflicts"`
+	Alarms     []Alarm          `json:"alarms"`
+	NeedsHuman bool             `json:"needs_human"`
+	Metrics    []Metric         `json:"metrics,omitempty"`
+}
+
+// CellSelf describes the answering cell.
+type CellSelf struct {
+	ID             string       `json:"id"`
+	State          string       `json:"state"`
+	Version        string       `json:"version"`
+	Cluster        string       `json:"cluster"`
+	Door           string       `json:"door"` // open, locked
+	Address        string       `json:"address"`
+	Driver         string       `json:"driver"` // "io_uring (defer-taskrun)", "epoll (io_uring refused: ...)"
+	Incarnation    uint32       `json:"incarnation"`
+	UptimeSeconds  int64        `json:"uptime_seconds"`
+	Authoritative  bool         `json:"authoritative"`
+	Keys           int          `json:"keys"`
+	StateDirectory string       `json:"state_directory"`
+	Helpers        []HelperInfo `json:"helpers"`
+}
+
+// HelperInfo describes one helper of the answering cell.
+type HelperInfo struct {
+	Name         string   `json:"name"`
+	Connected    bool     `json:"connected"`
+	Version      string   `json:"version,omitempty"`
+	Degradations []string `json:"degradations,omitempty"`
+}
+
+// CellInfo is one member as this cell knows it.
+type CellInfo struct {
+	ID             string   `json:"id"`
+	Hostname       string   `json:"hostname,omitempty"`
+	Address        string   `json:"address"`
+	State          string   `json:"state"` // alive, suspect, dead, leaving, gone
+	Self           bool     `json:"self,omitempty"`
+	InPlacement    bool     `json:"in_placement"`
+	Reach          string   `json:"reach"`
+	RTTMicrosecond int64    `json:"rtt_us"`
+	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never
+	Version        string   `json:"version,omitempty"`
+	Arch           string   `json:"arch,omitempty"`
+	Runtimes       []string `json:"runtimes"`
+	CPUMillicores  uint32   `json:"cpu_millicores"`
+	MemoryMiB      uint32   `json:"memory_mib"`
+	LimitsEnforced bool     `json:"limits_enforced"`
+	Instances      int      `json:"instances"`
+}
+
+// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid.
+type WorkloadStatus struct {
+	Key       string         `json:"key"`
+	Runtime   string         `json:"runtime"`
+	Image     string         `json:"image"`
+	Replicas  int            `json:"replicas"`
+	Ready     int            `json:"ready"`
+	State     string         `json:"state"`
+	Reason    string         `json:"reason,omitempty"`
+	Digest    string         `json:"digest"`
+	Instances []InstanceInfo `json:"instances"`
+}
+
+// InstanceInfo is one instance anywhere in the cluster, from the ep.* keys.
+type InstanceInfo struct {
+	Cell     string   `json:"cell"`
+	Slot     int      `json:"slot"`
+	State    string   `json:"state"`
+	Address  string   `json:"address,omitempty"`
+	Ports    []uint16 `json:"ports,omitempty"`
+	Restarts int      `json:"restarts"`
+	Digest   string   `json:"digest"`
+	Placed   bool     `json:"placed"`        // false: surplus, kept until its successor answers
+	PID      int      `json:"pid,omitempty"` // of instances on the answering cell
+	Reason   string   `json:"reason,omitempty"`
+}
+
+// ConflictInfo is one key in CONFLICT (specification 15.3).
+type ConflictInfo struct {
+	Key    string       `json:"key"`
+	Digest string       `json:"digest"` // of the dot set, for resolve
+	Values []EntryValue `json:"values"`
+}
+
+// EntryValue is one concurrent value of a key.
+type EntryValue struct {
+	Actor    string `json:"actor"`
+	Sequence uint64 `json:"sequence"`
+	Value    []byte `json:"value"` // base64 in JSON
+	Text     string `json:"text,omitempty"`
+	Deleted  bool   `json:"deleted,omitempty"`
+}
+
+// ContextEntry is one pair of a key's causal context.
+type ContextEntry struct {
+	Actor    string `json:"actor"`
+	Sequence uint64 `json:"sequence"`
+}
+
+// Entries answers CodeGet and comes with CONFLICT replies.
+type Entries struct {
+	Key     string         `json:"key"`
+	Digest  string         `json:"digest"`
+	Entries []EntryValue   `json:"entries"`
+	Context []ContextEntry `json:"context"`
+}
+
+// KeyList answers CodeList.
+type KeyList struct {
+	Keys []string `json:"keys"`
+}
+
+// Alarm is something an operator should know. Severity: info, warning, critical; critical needs a human.
+type Alarm struct {
+	Severity string `json:"severity"`
+	Text     string `json:"text"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// Metric is one counter or gauge.
+type Metric struct {
+	Name  string  `json:"name"`
+	Help  string  `json:"help"`
+	Kind  string  `json:"kind"` // counter, gauge
+	Value float64 `json:"value"`
+}
+
+// PeerList answers CodePeers: the routing table, for debugging.
+type PeerList struct {
+	Peers []CellInfo `json:"peers"`
+}
+
+// ConnectReply answers CodeConnect.
+type ConnectReply struct {
+	Cluster string `json:"cluster"`
+	Members int    `json:"members"`
+}
+
+// DoorReply answers CodeDoor. Key is set when the door was locked: joiners need HOST#KEY.
+type DoorReply struct {
+	Locked bool   `json:"locked"`
+	Key    string `json:"key,omitempty"`
+}
+
+// Explanation answers CodeExplain: the ranking and the reason for each cell passed over.
+type Explanation struct {
+	Key     string        `json:"key"`
+	State   string        `json:"state"`
+	Reason  string        `json:"reason,omitempty"`
+	Ranking []RankedCell  `json:"ranking"`
+	History []HistoryLine `json:"history,omitempty"`
+}
+
+// RankedCell is one cell of a workload's ranking, best first.
+type RankedCell struct {
+	Cell     string `json:"cell"`
+	Score    string `json:"score"`
+	Placed   bool   `json:"placed"`
+	Verdict  string `json:"verdict"` // "placed", "not needed", or why it was passed over
+	Instance string `json:"instance,omitempty"`
+}
+
+// HistoryLine is one recent decision of the answering cell about the workload.
+type HistoryLine struct {
+	Time string `json:"time"`
+	Text string `json:"text"`
+}

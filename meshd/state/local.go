@@ -1,0 +1,227 @@
+package state
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// CellCapacity is the value of health.<id>.capacity: what a cell offers to workloads, changed by
+// configuration only, never by load (F72).
+type CellCapacity struct {
+	CPUMillicores  uint32
+	MemoryMiB      uint32
+	DiskMiB        uint32
+	InstancesMax   uint32
+	LimitsEnforced bool // false: the host lacks the cgroup controllers, limits are wishes
+	// Cordoned says that an operator keeps new work away from this cell.
+	Cordoned bool
+}
+
+const (
+	tagCPU       = 1
+	tagMemory    = 2
+	tagDisk      = 3
+	tagInstances = 4
+	tagBits      = 5
+	bitEnforced  = 1 << 0
+	bitCordoned  = 1 << 1
+)
+
+// AppendCellCapacity encodes c.
+func AppendCellCapacity(dst []byte, c CellCapacity) []byte {
+	dst = append(dst, valueVersion)
+	dst = appendTLV32(dst, tagCPU, c.CPUMillicores)
+	dst = appendTLV32(dst, tagMemory, c.MemoryMiB)
+	dst = appendTLV32(dst, tagDisk, c.DiskMiB)
+	dst = appendTLV32(dst, tagInstances, c.InstancesMax)
+	var bits uint32
+	if c.LimitsEnforced {
+		bits |= bitEnforced
+	}
+	if c.Cordoned {
+		bits |= bitCordoned
+	}
+	return appendTLV32(dst, tagBits, bits)
+}
+
+// ParseCellCapacity decodes what AppendCellCapacity wrote.
+func ParseCellCapacity(value []byte) (CellCapacity, error) {
+	var c CellCapacity
+	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+		var bits uint32
+		switch tag {
+		case tagCPU:
+			c.CPUMillicores, err = uint32Of(field)
+		case tagMemory:
+			c.MemoryMiB, err = uint32Of(field)
+		case tagDisk:
+			c.DiskMiB, err = uint32Of(field)
+		case tagInstances:
+			c.InstancesMax, err = uint32Of(field)
+		case tagBits:
+			bits, err = uint32Of(field)
+			c.LimitsEnforced, c.Cordoned = bits&bitEnforced != 0, bits&bitCordoned != 0
+		}
+		return err
+	})
+	return c, err
+}
+
+// EndpointState is the condition of one instance as others may rely on it (F158).
+type EndpointState uint8
+
+// States of an endpoint.
+const (
+	EndpointStarting EndpointState = 1
+	EndpointReady    EndpointState = 2
+	EndpointUnready  EndpointState = 3 // runs, but its health check fails
+	EndpointDraining EndpointState = 4
+	EndpointBackoff  EndpointState = 5 // exited, waits for its next start
+)
+
+var endpointNames = [...]string{"unknown", "starting", "ready", "unready", "draining", "backoff"}
+
+// String returns the name used in status output.
+func (s EndpointState) String() string {
+	if int(s) < len(endpointNames) {
+		return endpointNames[s]
+	}
+	return "invalid"
+}
+
+// EndpointInstance is one instance of a workload on a cell. Slot is 0 unless the workload
+// oversubscribes or is stateful (then it is the replica index).
+type EndpointInstance struct {
+	Slot     uint16
+	Digest   uint64 // workload.InstanceDigest of the specification it runs
+	State    EndpointState
+	Restarts uint16
+	Ports    []uint16 // as they answer on Address, in the order of the specification
+}
+
+// EndpointInstancesMax and EndpointPortsMax bound one endpoint value.
+const (
+	EndpointInstancesMax = 16
+	EndpointPortsMax     = 16
+)
+
+// CellEndpoint is the value of ep.<cell>.<workload>.
+type CellEndpoint struct {
+	KeyHash   uint64 // of the workload's key: one name may exist under two kinds
+	Address   netip.Addr
+	Instances []EndpointInstance
+}
+
+const (
+	tagKeyHash  = 1
+	tagAddress  = 2
+	tagInstance = 3
+)
+
+// AppendCellEndpoint encodes e. Instances and ports beyond the bounds are left out.
+func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
+	dst = append(dst, valueVersion)
+	dst = appendTLV64(dst, tagKeyHash, e.KeyHash)
+	if e.Address.IsValid() {
+		raw := e.Address.As16()
+		dst = appendTLV(dst, tagAddress, raw[:])
+	}
+	for i, instance := range e.Instances {
+		if i == EndpointInstancesMax {
+			break
+		}
+		var field []byte
+		field = binary.BigEndian.AppendUint16(field, instance.Slot)
+		field = binary.BigEndian.AppendUint64(field, instance.Digest)
+		field = append(field, byte(instance.State))
+		field = binary.BigEndian.AppendUint16(field, instance.Restarts)
+		for j, port := range instance.Ports {
+			if j == EndpointPortsMax {
+				break
+			}
+			field = binary.BigEndian.AppendUint16(field, port)
+		}
+		if len(dst)+2+len(field) > 512 {
+			break
+		}
+		dst = appendTLV(dst, tagInstance, field)
+	}
+	return dst
+}
+
+// ParseCellEndpoint decodes what AppendCellEndpoint wrote.
+func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
+	var e CellEndpoint
+	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+		switch tag {
+		case tagKeyHash:
+			e.KeyHash, err = uint64Of(field)
+		case tagAddress:
+			if len(field) != 16 {
+				return errTLV
+			}
+			e.Address = netip.AddrFrom16([16]byte(field)).Unmap()
+		case tagInstance:
+			return e.addInstance(field)
+		}
+		return err
+	})
+	return e, err
+}
+
+func (e *CellEndpoint) addInstance(field []byte) error {
+	const head = 13
+	if len(field) < head || (len(field)-head)%2 != 0 || len(field) > head+2*EndpointPortsMax ||
+		len(e.Instances) == EndpointInstancesMax {
+		return errTLV
+	}
+	instance := EndpointInstance{
+		Slot:     binary.BigEndian.Uint16(field),
+		Digest:   binary.BigEndian.Uint64(field[2:]),
+		State:    EndpointState(field[10]),
+		Restarts: binary.BigEndian.Uint16(field[11:]),
+	}
+	for raw := field[head:]; len(raw) > 0; raw = raw[2:] {
+		instance.Ports = append(instance.Ports, binary.BigEndian.Uint16(raw))
+	}
+	e.Instances = append(e.Instances, instance)
+	return nil
+}
+
+// CellDenial is the value of deny.<cell>.<workload>: this host will not run this specification
+// (decision D2). Placement passes the cell over while the digest matches.
+type CellDenial struct {
+	KeyHash uint64
+	Digest  uint64 // workload.InstanceDigest of the refused specification
+	Reason  string
+}
+
+const (
+	tagDigest = 2
+	tagReason = 3
+)
+
+// AppendCellDenial encodes d; the reason is cut to 200 bytes.
+func AppendCellDenial(dst []byte, d CellDenial) []byte {
+	dst = append(dst, valueVersion)
+	dst = appendTLV64(dst, tagKeyHash, d.KeyHash)
+	dst = appendTLV64(dst, tagDigest, d.Digest)
+	return appendTLV(dst, tagReason, cut(d.Reason, 200))
+}
+
+// ParseCellDenial decodes what AppendCellDenial wrote.
+func ParseCellDenial(value []byte) (CellDenial, error) {
+	var d CellDenial
+	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+		switch tag {
+		case tagKeyHash:
+			d.KeyHash, err = uint64Of(field)
+		case tagDigest:
+			d.Digest, err = uint64Of(field)
+		case tagReason:
+			d.Reason = string(field)
+		}
+		return err
+	})
+	return d, err
+}
