@@ -1,0 +1,138 @@
+// Package cell is one member of the cluster as a pure state machine: it joins the protocol parts
+// (store, gossip, anti-entropy, failure detection, placement, reconciliation) into one Cell that
+// knows neither sockets nor files nor clocks. The reactor, the simulator and the fuzzer drive the
+// very same code (DESIGN.md, "The core is a pure state machine").
+//
+// Inputs are method calls with the time of the cell (clock.Instant), all from one goroutine.
+// Outputs go to the interfaces below, which must not call back into the cell.
+package cell
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/seal"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Network sends datagrams. The slice is only valid during the call.
+type Network interface {
+	Send(to netip.AddrPort, datagram []byte)
+}
+
+// Storage makes things durable. No call blocks; each ends in exactly one Cell.Stored with its ticket.
+// Data is copied before return.
+type Storage interface {
+	// AppendWrite adds one own write to the log; Stored comes after it is on disk (F157).
+	AppendWrite(ticket uint64, record []byte)
+	// SaveSnapshot replaces the state snapshot and drops log entries appended before the call.
+	SaveSnapshot(ticket uint64, data []byte)
+	// SavePeers replaces the list of last known contacts (F4).
+	SavePeers(ticket uint64, peers []wire.Contact)
+	// SaveCluster remembers the cluster this cell belongs to and that it has joined it (F4).
+	SaveCluster(ticket uint64, cluster Cluster)
+	// SaveIncarnation raises the incarnation; no dot of it may be issued before Stored (F1).
+	SaveIncarnation(ticket uint64, incarnation uint32)
+}
+
+// Helper carries actions to runnerd. It reports false when the ring is full or absent; the action is
+// then asked for again later (F131).
+type Helper interface {
+	Do(action reconcile.Action) bool
+}
+
+// Logger takes one line for people. The wall clock is the logger's affair (F11).
+type Logger interface {
+	Log(level Level, text string)
+}
+
+// Level of a log line.
+type Level uint8
+
+// Levels.
+const (
+	LevelDebug Level = iota
+	LevelInfo
+	LevelWarning
+	LevelError
+)
+
+// Cluster is the membership of a cell in a cluster.
+type Cluster struct {
+	Key    seal.Key
+	Joined bool // it has completed a join, or did genesis and met another cell: never found another cluster
+}
+
+// Config is everything a cell is born with. Loaded parts come from Storage's directory.
+type Config struct {
+	Self        wire.CellID
+	Incarnation uint32 // already durable
+	SecretHash  uint64
+	Cluster     Cluster // Key zero: do genesis
+	Genesis     bool    // this run founded the cluster: authoritative at once (F5)
+	Peers       []wire.Contact
+	Seeds       []netip.AddrPort
+	Snapshot    []byte
+	Writes      [][]byte // own-write log after the snapshot, AE_STATE record form
+
+	Addresses []state.Candidate // where others reach this cell, best first
+	Hostname  string
+	Arch      string
+	Software  string
+	Labels    [][2]string
+	KeysMax   uint32 // 0 = 65536
+	Loopback  bool   // accept loopback contacts (tests, demo)
+	Directory string // for status
+	Driver    string // for status
+
+	Random  *rand.Rand
+	Entropy func([]byte) // cryptographic: nonces, handshakes
+	Network Network
+	Storage Storage
+	Runner  Helper
+	Logger  Logger
+	Timing  Timing // zero = Default
+}
+
+// Timing lets tests shorten what production never changes. Zero fields mean the constants of
+// SPEC-REVIEW Part 1 section 5.4.
+type Timing struct {
+	AntiEntropyInterval time.Duration // 30 s, jitter 20 %
+	SnapshotInterval    time.Duration // 10 s
+	GarbageInterval     time.Duration // 60 s
+	IsolationHold       time.Duration // 30 s
+	ReadmissionHold     time.Duration // 10 s, doubling to 5 min
+	BootSettle          time.Duration // 10 s
+}
+
+// Request is one command of the local socket, already framed, authorised and (for Connect) resolved.
+type Request struct {
+	Code    uds.Code
+	Payload []byte
+	// Connect only:
+	Addresses []netip.AddrPort
+	JoinKey   *seal.Key
+	Merge     bool
+}
+
+// Response is the answer: a JSON document or raw bytes for OK, an error number and text for Error.
+type Response struct {
+	Status  uds.ReplyStatus
+	Payload []byte
+	Errno   uint16
+	Text    string
+}
+
+// HelperHello is what runnerd says of itself and its host.
+type HelperHello struct {
+	Software       string
+	Flags          uint32 // state.FlagProcess, FlagOCI, FlagWasm
+	Capacity       state.CellCapacity
+	Degradations   []string
+	ConnectionTime clock.Instant
+}
