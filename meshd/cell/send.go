@@ -1,0 +1,201 @@
+package cell
+
+import (
+	"net/netip"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/wire"
+)
+
+// send is the way out of every protocol part: it finds the address of the addressee, adds the
+// header, seals, and hands the datagram to the network. A message to somebody unknown is dropped and
+// counted; every protocol above repeats what matters.
+func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
+	address, ok := c.addressOf(to)
+	if !ok {
+		c.counters.unroutable++
+		return
+	}
+	c.sendAddress(address, kind, nonce, payload)
+}
+
+func (c *Cell) sendAddress(address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+	if len(payload) > wire.SealedPayloadMax {
+		panic("cell: payload longer than a sealed datagram holds")
+	}
+	header := wire.Header{
+		Type: kind, PayloadLength: uint16(len(payload)), Sender: c.config.Self, Nonce: nonce,
+	}
+	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
+	datagram = c.sealer.Seal(datagram)
+	if !c.guard.MaySend(c.now, address, len(datagram)) {
+		c.counters.guarded++
+		return
+	}
+	c.counters.sent++
+	c.counters.sentBytes += uint64(len(datagram))
+	c.config.Network.Send(address, datagram)
+}
+
+func (c *Cell) addressOf(id wire.CellID) (netip.AddrPort, bool) {
+	if member := c.members.Get(id); member != nil && member.Address.IsValid() {
+		return member.Address, true
+	}
+	return c.guests.address(id)
+}
+
+// admissible refuses source addresses that cannot be a cell's.
+func (c *Cell) admissible(from netip.AddrPort) bool {
+	address := from.Addr()
+	return from.Port() != 0 && !address.IsMulticast() && !address.IsUnspecified() &&
+		(c.config.Loopback || !address.IsLoopback())
+}
+
+// guestsMax bounds the cells that spoke to us before their contact reached the store. The guest that
+// was heard least recently is replaced.
+const guestsMax = 256
+
+type guest struct {
+	id      wire.CellID
+	address netip.AddrPort
+	heard   clock.Instant
+}
+
+// guestTable holds addresses of cells that own the cluster key but are not members yet: joiners.
+type guestTable struct{ list []guest }
+
+func (t *guestTable) init() { t.list = t.list[:0] }
+
+func (t *guestTable) address(id wire.CellID) (netip.AddrPort, bool) {
+	for i := range t.list {
+		if t.list[i].id == id {
+			return t.list[i].address, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+func (t *guestTable) put(now clock.Instant, id wire.CellID, address netip.AddrPort) {
+	oldest := -1
+	for i := range t.list {
+		if t.list[i].id == id {
+			t.list[i].address, t.list[i].heard = address, now
+			return
+		}
+		if oldest < 0 || t.list[i].heard < t.list[oldest].heard {
+			oldest = i
+		}
+	}
+	fresh := guest{id, address, now}
+	if len(t.list) < guestsMax {
+		t.list = append(t.list, fresh)
+	} else {
+		t.list[oldest] = fresh
+	}
+}
+
+func (t *guestTable) remove(id wire.CellID) {
+	for i := range t.list {
+		if t.list[i].id == id {
+			t.list[i] = t.list[len(t.list)-1]
+			t.list = t.list[:len(t.list)-1]
+			return
+		}
+	}
+}
+
+// silenceGap is how long a member must have been silent for its return to deserve an immediate
+// anti-entropy session: long enough for gossip retries (1.75 s) to have given up on it.
+const silenceGap = 3 * time.Second
+
+// heard notes a verified datagram. Streams and volumes are relayed under their originator's id, so
+// they say nothing about where or whether the sender lives (F155).
+func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
+	if kind >= wire.TypeStreamOpen && kind <= wire.TypeVolumeDone && kind != wire.TypeAEMerkleReq &&
+		kind != wire.TypeAEMerkleResp && kind != wire.TypeAEVector {
+		return
+	}
+	member := c.members.Get(sender)
+	if member == nil {
+		c.guests.put(c.now, sender, from)
+		return
+	}
+	silent := member.Heard != 0 && c.now.Sub(member.Heard) > silenceGap
+	c.detector.Heard(c.now, sender)
+	member.Heard = c.now
+	if !member.Address.IsValid() {
+		member.Address = from
+	}
+	if member.Address != from {
+		c.checkAddress(member, from)
+	}
+	if silent && c.phase != Booting {
+		c.sessions.Start(c.now, sender, false)
+	}
+}
+
+// addressChecksMax bounds the address changes being verified; further ones wait for a later datagram.
+const addressChecksMax = 64
+
+type addressCheck struct {
+	id      wire.CellID
+	address netip.AddrPort
+	nonce   uint32
+	until   clock.Instant
+}
+
+// addressChecks are PINGs sent to the new address of a member; the address counts only once it has
+// echoed the nonce (F155).
+type addressChecks struct{ list []addressCheck }
+
+func (a *addressChecks) init() { a.list = a.list[:0] }
+
+func (c *Cell) checkAddress(member *overlay.Member, address netip.AddrPort) {
+	kept := c.checks.list[:0]
+	pending := false
+	for _, check := range c.checks.list {
+		if check.until.Reached(c.now) {
+			continue
+		}
+		pending = pending || check.id == member.ID
+		kept = append(kept, check)
+	}
+	c.checks.list = kept
+	if pending || len(kept) >= addressChecksMax {
+		return
+	}
+	nonce := c.config.Random.Uint32()
+	c.checks.list = append(c.checks.list, addressCheck{member.ID, address, nonce, c.now.Add(2 * time.Second)})
+	c.sendAddress(address, wire.TypePing, nonce, wire.AppendObserved(c.payload[:0], netip.AddrPort{}))
+}
+
+// addressConfirmed consumes the PONG of an address check.
+func (c *Cell) addressConfirmed(sender wire.CellID, from netip.AddrPort, nonce uint32) bool {
+	for i, check := range c.checks.list {
+		if check.nonce != nonce || check.id != sender {
+			continue
+		}
+		c.checks.list = append(c.checks.list[:i], c.checks.list[i+1:]...)
+		if member := c.members.Get(sender); member != nil && check.address == from {
+			member.Address = from
+			c.guard.Validate(c.now, from)
+			c.persist.peersDirty = true
+		}
+		return true
+	}
+	return false
+}
+
+// answerFindNode returns the members closest to the target (specification 4.5).
+func (c *Cell) answerFindNode(sender wire.CellID, header wire.Header, payload []byte) {
+	target, err := wire.ParseFindNode(payload)
+	if err != nil {
+		c.counters.malformed++
+		return
+	}
+	var found [overlay.NodesMax]wire.Contact
+	n := c.members.Closest(target, found[:])
+	c.send(sender, wire.TypeNodes, header.Nonce, wire.AppendNodes(c.payload[:0], found[:n]))
+}

@@ -1,0 +1,218 @@
+// Package daemon runs one cell as a process: it joins the pure state machine of package cell to the
+// reactor (sockets and time), the storage (files), the control socket (people) and the helper rings
+// (hands). It decides nothing itself.
+//
+// One goroutine, the reactor's, owns the cell. Everything else that happens in the process posts a
+// closure to that goroutine and wakes it.
+package daemon
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"sync/atomic"
+
+	"colloid.net/ipc/supply"
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/control"
+	"colloid.net/meshd/reactor"
+	"colloid.net/meshd/storage"
+	"colloid.net/meshd/wire"
+)
+
+// Options of one daemon.
+type Options struct {
+	Directory string         // state directory of this cell
+	Socket    string         // path of the command socket
+	Bind      netip.AddrPort // zero address: all; port 0: the standard port
+	Advertise []netip.AddrPort
+	Driver    string // of the reactor: auto, io_uring, epoll
+	Hostname  string
+	Software  string
+	Labels    [][2]string
+	KeysMax   uint32
+	SupplyFD  int // -1: not started by the launcher
+}
+
+// ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
+var ErrLeft = errors.New("the cell has left its cluster")
+
+// Daemon is one running cell.
+type Daemon struct {
+	options Options
+	reactor reactor.Reactor
+	storage *storage.Directory
+	control *control.Server
+	supply  *supply.Receiver
+	cell    *cell.Cell
+	inbox   inbox
+	helper  helper
+	log     *logger
+	failure atomic.Pointer[error]
+}
+
+// Run serves until ctx ends, the cell leaves, the launcher goes away, or something breaks.
+func Run(ctx context.Context, options Options) error {
+	d := &Daemon{options: options, log: newLogger()}
+	if err := d.open(); err != nil {
+		return err
+	}
+	defer d.close()
+	stop := context.AfterFunc(ctx, func() { d.stop(nil) })
+	defer stop()
+	if d.supply != nil {
+		go d.serveSupply()
+	}
+	serving := make(chan struct{})
+	go func() {
+		defer close(serving)
+		if err := d.control.Serve(); err != nil {
+			d.stop(fmt.Errorf("command socket: %w", err))
+		}
+	}()
+	err := d.reactor.Run((*handler)(d))
+	d.control.Close()
+	<-serving
+	if stored := d.failure.Load(); stored != nil {
+		return *stored
+	}
+	return err
+}
+
+// stop ends Run with err. The first reason wins.
+func (d *Daemon) stop(err error) {
+	if err != nil {
+		d.failure.CompareAndSwap(nil, &err)
+	}
+	d.reactor.Close()
+}
+
+func (d *Daemon) open() (err error) {
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	var loaded storage.Loaded
+	d.storage, loaded, err = storage.Open(d.options.Directory, storage.Options{Done: d.stored})
+	if err != nil {
+		return err
+	}
+	bind := d.options.Bind
+	if bind.Port() == 0 {
+		bind = netip.AddrPortFrom(bind.Addr(), wire.Port)
+	}
+	d.reactor, err = reactor.Open(reactor.Options{Bind: bind, Driver: d.options.Driver})
+	if err != nil {
+		return err
+	}
+	d.inbox.wake = d.reactor.Wake
+	if d.options.SupplyFD >= 0 {
+		if d.supply, err = supply.NewReceiver(d.options.SupplyFD); err != nil {
+			return err
+		}
+	}
+	d.control, err = control.Listen(control.Options{Path: d.options.Socket, Handle: d.handle, Log: d.log.printf})
+	if err != nil {
+		return err
+	}
+	config, err := d.configuration(loaded)
+	if err != nil {
+		return err
+	}
+	d.cell = cell.New(config)
+	return nil
+}
+
+func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
+	addresses, err := advertised(d.options.Advertise, d.reactor.LocalAddress())
+	if err != nil {
+		return cell.Config{}, err
+	}
+	var seed [32]byte
+	if _, err := crand.Read(seed[:]); err != nil {
+		return cell.Config{}, err
+	}
+	hostname := d.options.Hostname
+	if hostname == "" {
+		hostname, _ = os.Hostname()
+	}
+	return cell.Config{
+		Self: loaded.Self, Incarnation: loaded.Incarnation, SecretHash: loaded.SecretHash,
+		Cluster: cell.Cluster{Key: loaded.ClusterKey, Joined: loaded.Joined},
+		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
+		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
+		KeysMax: d.options.KeysMax, Loopback: true,
+		Directory: d.options.Directory, Driver: d.reactor.Driver(),
+		Random:  rand.New(rand.NewChaCha8(seed)),
+		Entropy: func(p []byte) { crand.Read(p) },
+		Network: d.reactor, Storage: &store{d.storage}, Runner: &d.helper, Logger: d.log,
+	}, nil
+}
+
+func (d *Daemon) close() {
+	d.helper.detach(d)
+	if d.control != nil {
+		d.control.Close()
+	}
+	if d.supply != nil {
+		d.supply.Close()
+	}
+	if d.reactor != nil {
+		d.reactor.Close()
+	}
+	if d.storage != nil {
+		d.storage.Close()
+	}
+}
+
+// stored posts the completion of a storage call to the reactor's goroutine.
+func (d *Daemon) stored(ticket uint64, err error) {
+	d.inbox.post(func() { d.cell.Stored(d.reactor.Now(), ticket, err) })
+}
+
+// handle carries one request of the command socket to the cell and waits for its answer.
+func (d *Daemon) handle(ctx context.Context, request control.Request) control.Response {
+	answer := make(chan cell.Response, 1)
+	translated := cell.Request{
+		Code: request.Code, Payload: request.Payload, Addresses: request.Addresses, Merge: request.Merge,
+	}
+	if request.JoinKey != "" {
+		key, err := parseDoorKey(request.JoinKey)
+		if err != nil {
+			return control.Response{Status: uds.Error, Errno: uds.ErrorInvalid, Text: err.Error()}
+		}
+		translated.JoinKey = &key
+	}
+	d.inbox.post(func() {
+		d.cell.Command(d.reactor.Now(), translated, func(r cell.Response) { answer <- r })
+	})
+	select {
+	case r := <-answer:
+		if request.Code == uds.CodeLeave && r.Status == uds.OK {
+			d.inbox.post(func() { d.leaving() })
+		}
+		return control.Response{Status: r.Status, Payload: r.Payload, Errno: r.Errno, Text: r.Text}
+	case <-ctx.Done():
+		return control.Response{Status: uds.Error, Errno: uds.ErrorTimeout, Text: "the daemon is stopping"}
+	}
+}
+
+// handler is the reactor's view of the daemon.
+type handler Daemon
+
+func (h *handler) Datagram(from netip.AddrPort, _ netip.Addr, datagram []byte) {
+	h.cell.Receive(h.reactor.Now(), from, datagram)
+}
+
+func (h *handler) Wake() { h.inbox.run() }
+
+func (h *handler) Tick() { h.cell.Tick(h.reactor.Now()) }
+
+func (h *handler) Deadline() clock.Instant { return h.cell.Deadline() }
