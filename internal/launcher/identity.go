@@ -1,0 +1,80 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os/user"
+	"strconv"
+	"strings"
+)
+
+// DefaultUser is the account under which meshd runs when the launcher is root.
+const DefaultUser = "colloid"
+
+// nobody is the account of last resort, when there is no user colloid.
+const nobody = 65534
+
+// Identity is the user and group a child runs as. Supplementary groups are always empty.
+type Identity struct {
+	User, Group uint32
+	Name        string // for messages
+}
+
+// LookupIdentity resolves who meshd runs as when the launcher is root. Text is a name, a numeric id
+// or UID:GID; empty means the user colloid if it exists, else nobody.
+func LookupIdentity(text string) (Identity, error) {
+	if text == "" {
+		id, err := namedIdentity(DefaultUser)
+		var unknown user.UnknownUserError
+		if errors.As(err, &unknown) {
+			return Identity{User: nobody, Group: nobody, Name: "nobody"}, nil
+		}
+		return id, err
+	}
+	uid, gid, pair := strings.Cut(text, ":")
+	number, err := parseID(uid)
+	if err != nil {
+		if pair {
+			return Identity{}, fmt.Errorf("--user %q: write a name, a number or UID:GID", text)
+		}
+		return namedIdentity(text)
+	}
+	id := Identity{User: number, Group: number, Name: text}
+	if pair {
+		if id.Group, err = parseID(gid); err != nil {
+			return Identity{}, fmt.Errorf("--user %q: group id: %w", text, err)
+		}
+		return id, nil
+	}
+	if account, err := user.LookupId(uid); err == nil {
+		return accountIdentity(account)
+	}
+	return id, nil
+}
+
+func namedIdentity(name string) (Identity, error) {
+	account, err := user.Lookup(name)
+	if err != nil {
+		return Identity{}, fmt.Errorf("user %q: %w", name, err)
+	}
+	return accountIdentity(account)
+}
+
+func accountIdentity(account *user.User) (Identity, error) {
+	uid, errUser := parseID(account.Uid)
+	gid, errGroup := parseID(account.Gid)
+	if err := errors.Join(errUser, errGroup); err != nil {
+		return Identity{}, fmt.Errorf("user %q: %w", account.Username, err)
+	}
+	return Identity{User: uid, Group: gid, Name: account.Username}, nil
+}
+
+// parseID accepts decimal ids below the reserved value 2^32-1, which means "unchanged" to the kernel.
+func parseID(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == math.MaxUint32 {
+		return 0, fmt.Errorf("%q is not a user or group id", text)
+	}
+	return uint32(n), nil
+}
