@@ -2,14 +2,12 @@ package cell
 
 import (
 	"slices"
-	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
-	"colloid.net/workload"
 )
 
 type (
@@ -80,7 +78,7 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 	c.now = now
 	delete(c.runner.unlisted, actual.ID)
 	switch actual.State {
-	case reconcile.StateGone:
+	case reconcile.Gone:
 		delete(c.runner.actual, actual.ID)
 	default:
 		if _, known := c.runner.actual[actual.ID]; !known && len(c.runner.actual) >= instancesMax {
@@ -89,7 +87,7 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 		}
 		c.runner.actual[actual.ID] = actual
 	}
-	if actual.State == reconcile.StateDenied {
+	if actual.State == reconcile.Denied {
 		c.publishDenial(actual)
 	}
 	c.views.runDirty = true
@@ -183,15 +181,15 @@ func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 		Restarts: uint16(min(actual.Restarts, 65535)),
 	}
 	switch actual.State {
-	case reconcile.StateStarting:
+	case reconcile.Starting:
 		instance.State = state.EndpointStarting
-	case reconcile.StateReady:
+	case reconcile.Ready:
 		instance.State = state.EndpointReady
-	case reconcile.StateUnready:
+	case reconcile.Unready:
 		instance.State = state.EndpointUnready
-	case reconcile.StateStopping:
+	case reconcile.Stopping:
 		instance.State = state.EndpointDraining
-	case reconcile.StateBackoff, reconcile.StateExited:
+	case reconcile.Backoff, reconcile.Exited:
 		instance.State = state.EndpointBackoff
 	default:
 		return instance, false
@@ -260,11 +258,15 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		Self:          c.config.Self,
 		Authoritative: c.boot.authoritative,
 		HoldStarts:    !c.mayStart(),
-		Plan:          c.planner.Plan(),
+		Plan:          c.plan,
 		Workloads:     c.placementWorkloads(),
 		Frozen:        c.isFrozen,
 		Ready:         c.isReady,
-		Actual:        c.actualSorted(),
+		ReadyOld: func(keyHash uint64, cell wire.CellID, slot uint16) bool {
+			return c.isReady(keyHash, cell, slot, 0)
+		},
+		Occupied: c.isOccupied,
+		Actual:   c.actualSorted(),
 	}
 }
 
@@ -273,20 +275,48 @@ func (c *Cell) isFrozen(keyHash uint64) bool {
 	return view != nil && view.frozen
 }
 
-// isReady reports whether a cell says that it has a READY instance of a workload; digest 0 means any.
-func (c *Cell) isReady(keyHash uint64, cell wire.CellID, digest uint64) bool {
-	view := c.views.byHash[keyHash]
-	if view == nil {
-		return false
-	}
-	endpoint := c.views.endpoints[endpointID{cell, state.WorkloadName(view.key)}]
-	if endpoint == nil || endpoint.KeyHash != keyHash {
+// isReady reports whether a cell says that it has a READY instance in a slot; digest 0 means any.
+func (c *Cell) isReady(keyHash uint64, cell wire.CellID, slot uint16, digest uint64) bool {
+	endpoint := c.endpointOf(keyHash, cell)
+	if endpoint == nil {
 		return false
 	}
 	for i := range endpoint.Instances {
 		instance := &endpoint.Instances[i]
-		if instance.State == state.EndpointReady && (digest == 0 || instance.Digest == digest) {
+		if instance.State == state.EndpointReady && instance.Slot == slot &&
+			(digest == 0 || instance.Digest == digest) {
 			return true
+		}
+	}
+	return false
+}
+
+func (c *Cell) endpointOf(keyHash uint64, cell wire.CellID) *state.CellEndpoint {
+	view := c.views.byHash[keyHash]
+	if view == nil {
+		return nil
+	}
+	endpoint := c.views.endpoints[endpointID{cell, state.WorkloadName(view.key)}]
+	if endpoint == nil || endpoint.KeyHash != keyHash {
+		return nil
+	}
+	return endpoint
+}
+
+// isOccupied reports whether a live cell other than this one still has an instance in a slot (SAFE-5).
+func (c *Cell) isOccupied(keyHash uint64, slot uint16) bool {
+	for id, view := range c.views.cells {
+		if id == c.config.Self || c.healthOf(view) == healthOut {
+			continue
+		}
+		endpoint := c.endpointOf(keyHash, id)
+		if endpoint == nil {
+			continue
+		}
+		for i := range endpoint.Instances {
+			if endpoint.Instances[i].Slot == slot {
+				return true
+			}
 		}
 	}
 	return false
@@ -306,7 +336,7 @@ func (c *Cell) computePlan() {
 			Capacity: view.capacity, NoNew: h == healthKeep,
 		})
 	}
-	c.planner.Compute(cells, c.placementWorkloads())
+	c.plan = c.planner.Compute(cells, c.placementWorkloads())
 }
 
 // placementWorkloads lists the workloads with a usable specification, by key hash.
@@ -316,10 +346,12 @@ func (c *Cell) placementWorkloads() []placement.Workload {
 		if view.spec == nil {
 			continue
 		}
-		list = append(list, placement.Workload{
-			Key: view.key, KeyHash: view.hash, Spec: view.spec, Raw: view.raw, Digest: view.digest,
-			Denied: c.deniedBy(view),
-		})
+		w := placement.Workload{
+			Key: view.key, KeyHash: view.hash, Spec: view.spec, Encoded: view.raw, Digest: view.digest,
+			Keepers: c.keepersOf(view), Incumbent: c.isolation.alone && c.runsHere(view.hash),
+		}
+		w.Denied, w.DenialReasons = c.deniedBy(view)
+		list = append(list, w)
 	}
 	slices.SortFunc(list, func(a, b placement.Workload) int {
 		switch {
@@ -333,11 +365,11 @@ func (c *Cell) placementWorkloads() []placement.Workload {
 	return list
 }
 
-func (c *Cell) deniedBy(view *workloadView) []wire.CellID {
+// deniedBy lists the cells whose host refuses what the workload now is, with their reasons (D2).
+func (c *Cell) deniedBy(view *workloadView) (denied []wire.CellID, reasons []string) {
 	if len(c.views.denials) == 0 {
-		return nil
+		return nil, nil
 	}
-	var denied []wire.CellID
 	name := state.WorkloadName(view.key)
 	for id, denial := range c.views.denials {
 		if id.workload == name && denial.KeyHash == view.hash && denial.Digest == view.digest {
@@ -345,7 +377,31 @@ func (c *Cell) deniedBy(view *workloadView) []wire.CellID {
 		}
 	}
 	slices.Sort(denied)
-	return denied
+	for _, cell := range denied {
+		reasons = append(reasons, c.views.denials[endpointID{cell, name}].Reason)
+	}
+	return denied, reasons
+}
+
+// keepersOf lists the cordoned cells that run the workload already.
+func (c *Cell) keepersOf(view *workloadView) []wire.CellID {
+	var keepers []wire.CellID
+	for id, other := range c.views.cells {
+		if other.hasCapacity && other.capacity.Cordoned && c.endpointOf(view.hash, id) != nil {
+			keepers = append(keepers, id)
+		}
+	}
+	slices.Sort(keepers)
+	return keepers
+}
+
+func (c *Cell) runsHere(keyHash uint64) bool {
+	for id := range c.runner.actual {
+		if id.KeyHash == keyHash {
+			return true
+		}
+	}
+	return false
 }
 
 func sortedEndpointIDs[V any](m map[endpointID]V) []endpointID {
@@ -368,12 +424,4 @@ func sortedEndpointIDs[V any](m map[endpointID]V) []endpointID {
 		return 0
 	})
 	return ids
-}
-
-// stopGrace is the time an instance gets between SIGTERM and SIGKILL.
-func stopGrace(spec *workload.Spec) time.Duration {
-	if spec == nil || spec.StopGraceSeconds == 0 {
-		return 10 * time.Second
-	}
-	return time.Duration(spec.StopGraceSeconds) * time.Second
 }

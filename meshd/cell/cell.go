@@ -60,6 +60,7 @@ type Cell struct {
 	gossip    *gossip.Gossip
 	sessions  *antientropy.Sessions
 	planner   *placement.Planner
+	plan      *placement.Plan
 	seed      *join.Seed
 
 	reconciler *reconcile.Reconciler
@@ -141,9 +142,9 @@ func (c *Cell) enter(cluster Cluster) {
 	c.cluster, c.clusterID = cluster, seal.ClusterID(cluster.Key)
 	c.sealer = seal.NewSealer(cluster.Key, self, c.incarnation)
 	c.opener = seal.NewOpener(cluster.Key, sendersMax)
-	c.store = crdt.New(crdt.Options{Self: self, HashKey0: k0, HashKey1: k1, KeysMax: int(c.config.KeysMax)})
+	c.store = crdt.New(crdt.Options{Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax})
 	c.members = overlay.NewMembers(self)
-	c.guard = overlay.NewGuard()
+	c.guard = overlay.NewGuard(c.config.Random)
 	c.detector = swim.New(swim.Options{
 		Self: self, Random: c.config.Random, Members: c.members,
 		Send: c.send, Claim: c.claim, TellStatus: c.tellStatus,
@@ -157,6 +158,7 @@ func (c *Cell) enter(cluster Cluster) {
 		Send: c.send, Merge: c.mergeSession, Completed: c.sessionCompleted,
 	})
 	c.planner = placement.NewPlanner(k0, k1)
+	c.plan = c.planner.Compute(nil, nil)
 	c.reconciler = reconcile.New(self)
 	c.views.init()
 	c.guests.init()
@@ -264,6 +266,17 @@ func (c *Cell) Phase() Phase { return c.phase }
 
 // Store gives tests and checkers a look at the replicated state. Nobody else may change it.
 func (c *Cell) Store() *crdt.Store { return c.store }
+
+// AliveCount returns how many cells, this one included, the store calls alive.
+func (c *Cell) AliveCount() int {
+	alive := 0
+	for _, view := range c.views.cells {
+		if view.hasContact && view.hasStatus && view.status.Life == state.Alive {
+			alive++
+		}
+	}
+	return alive
+}
 
 // ClusterID returns the identity of the cluster the cell is in (F7).
 func (c *Cell) ClusterID() uint64 { return c.clusterID }

@@ -86,7 +86,7 @@ func (c *Cell) merge(from wire.CellID, record *wire.Record) crdt.Outcome {
 			string(record.Name), "a cell's disk was cloned: stop the clone and remove its cell_id file")
 	}
 	if outcome.Stale && from.Valid() {
-		c.answerStale(from, record)
+		c.answerStale(from)
 	}
 	if outcome.Changed {
 		c.changed(record.Name)
@@ -94,11 +94,13 @@ func (c *Cell) merge(from wire.CellID, record *wire.Record) crdt.Outcome {
 	return outcome
 }
 
-// answerStale tells the sender of a superseded entry that it is superseded (F45 iii).
-func (c *Cell) answerStale(to wire.CellID, record *wire.Record) {
+// answerStale tells the sender of a superseded entry that it is superseded (F45 iii). It must follow the
+// merge directly.
+func (c *Cell) answerStale(to wire.CellID) {
 	var answer wire.Record
-	if !c.store.StaleAnswer(record, &answer) || wire.RecordSize(&answer) > wire.SealedPayloadMax {
-		return
+	c.store.StaleAnswer(&answer)
+	if wire.RecordSize(&answer) > wire.SealedPayloadMax {
+		return // anti-entropy says it in parts
 	}
 	c.send(to, wire.TypeAEState, c.config.Random.Uint32(), wire.AppendStateRecord(c.payload[:0], &answer))
 }

@@ -166,7 +166,7 @@ func (c *Cell) pokeDead() {
 	if !address.IsValid() || !c.admissible(address) {
 		return
 	}
-	c.sendAddress(address, wire.TypePing, c.config.Random.Uint32(), wire.AppendObserved(c.payload[:0], noAddress))
+	c.sendAddress(address, wire.TypePing, c.config.Random.Uint32(), wire.AppendPing(c.payload[:0], noAddress))
 }
 
 // saveSnapshot hands a copy of the state to the storage. At most one is under way.

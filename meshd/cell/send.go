@@ -1,11 +1,12 @@
 package cell
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
-	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/wire"
 )
 
@@ -13,9 +14,18 @@ import (
 // header, seals, and hands the datagram to the network. A message to somebody unknown is dropped and
 // counted; every protocol above repeats what matters.
 func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
-	address, ok := c.addressOf(to)
+	if member := c.members.Get(to); member != nil && member.Address.IsValid() {
+		c.sendAddress(member.Address, kind, nonce, payload)
+		return
+	}
+	address, ok := c.guests.address(to)
 	if !ok {
 		c.counters.unroutable++
+		return
+	}
+	// Nobody vouches for a guest's address but the guest: it gets little until it has echoed a nonce (F14).
+	if !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
+		c.counters.guarded++
 		return
 	}
 	c.sendAddress(address, kind, nonce, payload)
@@ -30,20 +40,9 @@ func (c *Cell) sendAddress(address netip.AddrPort, kind wire.Type, nonce uint32,
 	}
 	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
 	datagram = c.sealer.Seal(datagram)
-	if !c.guard.MaySend(c.now, address, len(datagram)) {
-		c.counters.guarded++
-		return
-	}
 	c.counters.sent++
 	c.counters.sentBytes += uint64(len(datagram))
 	c.config.Network.Send(address, datagram)
-}
-
-func (c *Cell) addressOf(id wire.CellID) (netip.AddrPort, bool) {
-	if member := c.members.Get(id); member != nil && member.Address.IsValid() {
-		return member.Address, true
-	}
-	return c.guests.address(id)
 }
 
 // admissible refuses source addresses that cannot be a cell's.
@@ -120,6 +119,9 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	member := c.members.Get(sender)
 	if member == nil {
 		c.guests.put(c.now, sender, from)
+		if !c.guard.Validated(c.now, from) {
+			c.checkAddress(sender, from)
+		}
 		return
 	}
 	silent := member.Heard != 0 && c.now.Sub(member.Heard) > silenceGap
@@ -129,7 +131,7 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 		member.Address = from
 	}
 	if member.Address != from {
-		c.checkAddress(member, from)
+		c.checkAddress(sender, from)
 	}
 	if silent && c.phase != Booting {
 		c.sessions.Start(c.now, sender, false)
@@ -152,14 +154,14 @@ type addressChecks struct{ list []addressCheck }
 
 func (a *addressChecks) init() { a.list = a.list[:0] }
 
-func (c *Cell) checkAddress(member *overlay.Member, address netip.AddrPort) {
+func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
 	kept := c.checks.list[:0]
 	pending := false
 	for _, check := range c.checks.list {
 		if check.until.Reached(c.now) {
 			continue
 		}
-		pending = pending || check.id == member.ID
+		pending = pending || check.id == id
 		kept = append(kept, check)
 	}
 	c.checks.list = kept
@@ -167,8 +169,8 @@ func (c *Cell) checkAddress(member *overlay.Member, address netip.AddrPort) {
 		return
 	}
 	nonce := c.config.Random.Uint32()
-	c.checks.list = append(c.checks.list, addressCheck{member.ID, address, nonce, c.now.Add(2 * time.Second)})
-	c.sendAddress(address, wire.TypePing, nonce, wire.AppendObserved(c.payload[:0], netip.AddrPort{}))
+	c.checks.list = append(c.checks.list, addressCheck{id, address, nonce, c.now.Add(2 * time.Second)})
+	c.sendAddress(address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], netip.AddrPort{}))
 }
 
 // addressConfirmed consumes the PONG of an address check.
@@ -178,9 +180,12 @@ func (c *Cell) addressConfirmed(sender wire.CellID, from netip.AddrPort, nonce u
 			continue
 		}
 		c.checks.list = append(c.checks.list[:i], c.checks.list[i+1:]...)
-		if member := c.members.Get(sender); member != nil && check.address == from {
+		if check.address != from {
+			return true
+		}
+		c.guard.Validate(c.now, from)
+		if member := c.members.Get(sender); member != nil {
 			member.Address = from
-			c.guard.Validate(c.now, from)
 			c.persist.peersDirty = true
 		}
 		return true
@@ -195,7 +200,22 @@ func (c *Cell) answerFindNode(sender wire.CellID, header wire.Header, payload []
 		c.counters.malformed++
 		return
 	}
-	var found [overlay.NodesMax]wire.Contact
-	n := c.members.Closest(target, found[:])
-	c.send(sender, wire.TypeNodes, header.Nonce, wire.AppendNodes(c.payload[:0], found[:n]))
+	contacts := c.closest(target)
+	c.send(sender, wire.TypeNodes, header.Nonce, wire.AppendNodes(c.payload[:0], contacts))
 }
+
+// closest returns the members nearest to an id by XOR, as many as one NODES message holds.
+func (c *Cell) closest(target wire.CellID) []wire.Contact {
+	contacts := make([]wire.Contact, 0, c.members.Len())
+	c.members.Each(func(m *member) bool {
+		if m.Address.IsValid() {
+			contacts = append(contacts, wire.Contact{ID: m.ID, Address: m.Address, Flags: uint8(m.Flags)})
+		}
+		return true
+	})
+	slices.SortFunc(contacts, func(a, b wire.Contact) int { return cmp.Compare(a.ID^target, b.ID^target) })
+	return contacts[:min(len(contacts), wire.NodesMax, nodesMax)]
+}
+
+// nodesMax is k, the number of contacts that answer one question (specification 4.5).
+const nodesMax = 20

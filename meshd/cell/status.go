@@ -143,7 +143,7 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 			old++
 		}
 	}
-	unplaced, reason := c.planner.Plan().Unplaced(view.hash)
+	unplaced, reason := c.plan.Unplaced(view.hash)
 	_, conflicted := c.views.conflicts[view.key]
 	switch {
 	case conflicted:
@@ -165,7 +165,7 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 // instancesOf lists what all cells say of a workload's instances.
 func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 	placed := make(map[wire.CellID]bool)
-	for _, replica := range c.planner.Plan().Of(view.hash) {
+	for _, replica := range c.plan.Of(view.hash) {
 		placed[replica.Cell] = true
 	}
 	infos := []uds.InstanceInfo{}
@@ -305,10 +305,6 @@ func (c *Cell) explainReply(key string) Response {
 	for _, ranked := range c.planner.Explain(view.hash) {
 		line := uds.RankedCell{
 			Cell: ranked.Cell.String(), Score: hex64(ranked.Score), Placed: ranked.Placed, Verdict: ranked.Verdict,
-		}
-		if denial := c.views.denials[endpointID{ranked.Cell, state.WorkloadName(key)}]; denial != nil &&
-			denial.KeyHash == view.hash && denial.Digest == view.digest {
-			line.Verdict = "denied by its host: " + denial.Reason
 		}
 		for _, instance := range status.Instances {
 			if instance.Cell == line.Cell {

@@ -174,7 +174,7 @@ func actualOf(instance *message.Instance) (reconcile.Actual, error) {
 		},
 		Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
 		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
-		State: reconcile.InstanceState(instance.State),
+		State: reconcile.State(instance.State),
 	}
 	for _, port := range instance.Ports {
 		actual.Ports = append(actual.Ports, uint16(port))

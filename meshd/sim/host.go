@@ -29,7 +29,7 @@ type instance struct {
 	id      reconcile.InstanceID
 	key     string
 	spec    []byte
-	state   reconcile.InstanceState
+	state   reconcile.State
 	pid     uint32
 	started time.Duration
 }
@@ -99,16 +99,16 @@ func (h *host) Do(action reconcile.Action) bool {
 }
 
 func (h *host) start(action reconcile.Action) {
-	if i := h.instances[action.ID]; i != nil && i.state != reconcile.StateDenied {
+	if i := h.instances[action.ID]; i != nil && i.state != reconcile.Denied {
 		h.report(i)
 		return
 	}
 	h.nextPID++
-	i := &instance{id: action.ID, key: action.Key, spec: action.Spec, state: reconcile.StateStarting,
+	i := &instance{id: action.ID, key: action.Key, spec: action.Spec, state: reconcile.Starting,
 		pid: h.nextPID, started: h.node.world.now}
 	if h.Deny != nil {
 		if spec, err := workload.Decode(action.Spec); err == nil && h.Deny(spec) != "" {
-			i.state = reconcile.StateDenied
+			i.state = reconcile.Denied
 			actual := h.actual(i)
 			actual.Reason = h.Deny(spec)
 			h.node.input(func(now clock.Instant) { h.node.cell.HelperInstance(now, actual) })
@@ -121,8 +121,8 @@ func (h *host) start(action reconcile.Action) {
 	h.report(i)
 	run := h.run
 	h.node.world.After(h.StartDelay, func() {
-		if h.run == run && h.instances[action.ID] == i && i.state == reconcile.StateStarting {
-			i.state = reconcile.StateReady
+		if h.run == run && h.instances[action.ID] == i && i.state == reconcile.Starting {
+			i.state = reconcile.Ready
 			h.report(i)
 		}
 	})
@@ -137,7 +137,7 @@ func (h *host) stop(action reconcile.Action) {
 		h.node.world.Tracef("n%d stops %s", h.node.Index, action.Key)
 	}
 	delete(h.instances, action.ID)
-	i.state = reconcile.StateGone
+	i.state = reconcile.Gone
 	h.report(i)
 }
 
