@@ -31,22 +31,31 @@ func fill(s *Store, count int) {
 	}
 }
 
+// BenchmarkMergeHealthDelta merges deltas that each supersede the value of one of 50,000 keys. The
+// records lie one behind the other, as in receive buffers.
 func BenchmarkMergeHealthDelta(b *testing.B) {
 	const keys = 50_000
 	s := New(Options{Self: 1, HashKey0: 1, HashKey1: 2})
 	fill(s, keys)
-	records := make([]wire.Record, keys)
+	var payload []byte
 	value := make([]byte, 40)
-	for i := range records {
-		records[i] = healthRecord(s, i*7919%keys, 1, value[:15+i%26])
+	for i := range keys {
+		r := healthRecord(s, i*7919%keys, 1, value[:15+i%26])
+		payload = wire.AppendStateRecord(payload, &r)
 	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	for i := range b.N {
-		r := &records[i%keys]
-		sequence := uint64(i/keys + 2)
-		putSequence(r, sequence)
-		if outcome := s.Merge(r); !outcome.Changed {
+	rest := payload
+	sequence := uint64(1)
+	var r wire.Record
+	for range b.N {
+		if len(rest) == 0 || sequence == 1 {
+			rest = payload
+			sequence++
+		}
+		rest, _ = wire.NextStateRecord(rest, &r)
+		putSequence(&r, sequence)
+		if outcome := s.Merge(&r); !outcome.Changed {
 			b.Fatal("not changed")
 		}
 	}

@@ -6,11 +6,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// recordHead is what an AE_STATE record needs besides entries, context and name.
-const recordHead = 11
-
 // FrameBudgetMin is the least budget that holds any single entry.
-const FrameBudgetMin = recordHead + wire.EntryHeaderSize + wire.ValueMax + wire.DotSize + wire.NameMax
+const FrameBudgetMin = wire.RecordHeadSize + wire.EntryHeaderSize + wire.ValueMax + wire.DotSize + wire.NameMax
 
 // Frames yields the register of name as records of at most budget bytes (AE_STATE form) and at most
 // wire.FrameContextMax context actors, until yield returns false (F43). Each record carries some of
@@ -31,7 +28,7 @@ func (s *Store) FramesOf(r Register, budget int, yield func(*wire.Record) bool) 
 	if budget < FrameBudgetMin {
 		panic("crdt: frame budget cannot hold an entry")
 	}
-	room := budget - recordHead - len(r.Name())
+	room := budget - wire.RecordHeadSize - len(r.Name())
 	lone := r.ContextCount() - r.EntryCount() // actors without an entry
 	sent := 0
 	entries := r.Entries()

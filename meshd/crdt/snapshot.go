@@ -96,7 +96,7 @@ func (s *Store) load(data []byte) error {
 	actors, registers := binary.BigEndian.Uint32(data[18:]), binary.BigEndian.Uint32(data[22:])
 	rest := body[snapshotHead:]
 	if uint64(actors)*wire.DotSize > uint64(len(rest)) || actors > StableActorsMax ||
-		!sortedVector(rest[:actors*wire.DotSize]) {
+		wire.CheckVector(rest[:actors*wire.DotSize]) != nil {
 		return ErrSnapshotDamaged
 	}
 	vector := rest[:actors*wire.DotSize]

@@ -20,7 +20,7 @@ func (s *Store) AppendStable(dst []byte) []byte { return append(dst, s.stable...
 // which all its differences were received (F45 ii). It reports false, and changes nothing, if the
 // vector is not sorted by valid unique actors with sequences above zero.
 func (s *Store) RaiseStable(raw []byte) bool {
-	if !sortedVector(raw) {
+	if wire.CheckVector(raw) != nil {
 		return false
 	}
 	s.context = s.context[:0]
@@ -134,21 +134,6 @@ func covered(context, vector []byte) bool {
 			binary.BigEndian.Uint64(context[8:]) {
 			return false
 		}
-	}
-	return true
-}
-
-func sortedVector(raw []byte) bool {
-	if len(raw)%wire.DotSize != 0 {
-		return false
-	}
-	last := wire.CellID(0)
-	for ; len(raw) > 0; raw = raw[wire.DotSize:] {
-		dot := wire.DotAt(raw)
-		if dot.Actor <= last || !dot.Actor.Valid() || dot.Sequence == 0 {
-			return false
-		}
-		last = dot.Actor
 	}
 	return true
 }
