@@ -25,11 +25,14 @@ type Member struct {
 	Life              state.Life // as the store says; 0 until a status was heard
 	StatusIncarnation uint32
 
-	RTT       time.Duration  // round trip, EWMA with weight 0.25; 0 until the first PONG
-	Heard     clock.Instant  // last verified datagram of any kind
-	HeardFrom netip.AddrPort // source address of the last PING or PONG
-	Validated clock.Instant  // last PONG to an outstanding nonce: proof of contact both ways
-	Failures  int            // probes in a row that nobody answered
+	RTT       time.Duration // round trip, EWMA with weight 0.25; 0 until the first PONG
+	Heard     clock.Instant // last verified datagram of any kind
+	Validated clock.Instant // last PONG to an outstanding nonce: proof of contact both ways
+
+	Source      netip.AddrPort // source address of the last datagram whose address was noted
+	SourceHeard clock.Instant  // when that was; what a PING reports must be fresh (F23)
+
+	Failures int // probes in a row that nobody answered
 }
 
 // InService reports whether the store does not rule the member out: neither DEAD nor GONE.
