@@ -78,6 +78,10 @@ type Cell struct {
 	counters   counters
 	alarms     alarmBook
 
+	// The sender of the datagram being handled: messages to it are answers and go where it came from.
+	replyTo      wire.CellID
+	replyAddress netip.AddrPort
+
 	scratch  []byte // one outgoing datagram
 	payload  []byte // one outgoing payload
 	record   wire.Record
@@ -147,7 +151,9 @@ func (c *Cell) enter(cluster Cluster) {
 	c.guard = overlay.NewGuard(c.config.Random)
 	c.detector = swim.New(swim.Options{
 		Self: self, Random: c.config.Random, Members: c.members,
-		Send: c.send, Claim: c.claim, TellStatus: c.tellStatus,
+		Loopback: c.config.Loopback,
+		Send:     c.send, Claim: c.claim, TellStatus: c.tellStatus,
+		Validated: func(now clock.Instant, m *member) { c.guard.Validate(now, m.Address) },
 	})
 	c.gossip = gossip.New(gossip.Options{
 		Self: self, Random: c.config.Random, Members: c.members, Store: c.store,
@@ -196,7 +202,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	}
 	c.guard.Received(now, from, len(datagram))
 	c.heard(header.Sender, from, header.Type)
+	c.replyTo, c.replyAddress = header.Sender, from
 	c.dispatch(from, header, payload)
+	c.replyTo = 0
 }
 
 func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte) {

@@ -5,19 +5,20 @@ import (
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/state"
-	"colloid.net/meshd/wire"
 )
 
 // isolationState follows how much of the cluster this cell can reach. A cell that lost more than half of
 // it is probably the one that is cut off: it accuses nobody and starts nothing for ISOLATION_HOLD, then
 // acts on what it sees, still without accusing (F64, F66, AVAIL-1).
 type isolationState struct {
-	since clock.Instant // 0 = most members are reachable
-	alone bool          // the hold is over: unreachable cells are out of the local H
-	until clock.Instant
-	// unreachable are members that the detector would have declared dead while this cell was mute.
-	unreachable map[wire.CellID]struct{}
+	since   clock.Instant // 0 = most members are reachable
+	until   clock.Instant // end of the hold
+	alone   bool          // the hold is over: unreachable cells are out of the local H
+	checked clock.Instant
 }
+
+// isolationCheck is how often the question is asked while nothing points at it.
+const isolationCheck = 500 * time.Millisecond
 
 func (s *isolationState) deadline() clock.Instant {
 	if s.since == 0 || s.alone {
@@ -26,43 +27,37 @@ func (s *isolationState) deadline() clock.Instant {
 	return s.until
 }
 
-// minority reports whether more than half of the members, this cell included, do not answer.
+// minority reports whether more than half of the members, this cell included, do not answer. The long
+// dead do not count as lost now.
 func (c *Cell) minority() bool {
 	members, lost := 1, 0
-	c.members.Each(func(m *member) bool {
-		if m.Life == state.Dead && !c.detector.Suspected(m.ID) {
-			return true // long dead: not part of what is lost now
-		}
-		members++
-		if c.detector.Suspected(m.ID) {
+	for i := range c.members.Len() {
+		m := c.members.At(i)
+		switch {
+		case c.detector.Suspected(m.ID):
 			lost++
+			members++
+		case m.InService():
+			members++
 		}
-		return true
-	})
-	return lost*2 > members
+	}
+	return lost*2 > members || c.detector.Isolated(c.now)
 }
 
 // mute reports whether an accusation must be kept private because this cell is the isolated one.
-func (s *isolationState) mute(c *Cell, target wire.CellID, status state.CellStatus) bool {
+func (s *isolationState) mute(c *Cell, status state.CellStatus) bool {
 	if status.Life != state.Suspect && status.Life != state.Dead {
 		return false
 	}
 	if s.since == 0 && c.minority() {
 		s.begin(c)
 	}
-	if s.since == 0 {
-		return false
-	}
-	if status.Life == state.Dead {
-		s.unreachable[target] = struct{}{}
-	}
-	return true
+	return s.since != 0
 }
 
 func (s *isolationState) begin(c *Cell) {
 	s.since, s.alone = c.now, false
 	s.until = c.now.Add(c.timing.IsolationHold)
-	s.unreachable = make(map[wire.CellID]struct{})
 	c.alarms.raise(alarmIsolated, "warning", "more than half of the cells do not answer: this cell is cut off",
 		"check its network; it keeps what it runs and starts nothing for a while")
 	c.log(LevelWarning, "isolated: more than half of the cells do not answer")
@@ -71,17 +66,20 @@ func (s *isolationState) begin(c *Cell) {
 
 func (c *Cell) tickIsolation() {
 	s := &c.isolation
-	if s.since == 0 {
+	if c.phase == Booting || c.now.Sub(s.checked) < isolationCheck && !s.deadline().Reached(c.now) {
 		return
 	}
-	if !c.minority() {
-		*s = isolationState{}
+	s.checked = c.now
+	lost := c.minority()
+	switch {
+	case lost && s.since == 0:
+		s.begin(c)
+	case !lost && s.since != 0:
+		*s = isolationState{checked: c.now}
 		c.alarms.clear(alarmIsolated)
 		c.log(LevelInfo, "no longer isolated")
 		c.planChanged()
-		return
-	}
-	if !s.alone && s.until.Reached(c.now) {
+	case lost && !s.alone && s.until.Reached(c.now):
 		s.alone = true
 		c.log(LevelWarning, "still isolated: acting on the cells that answer")
 		c.planChanged()
@@ -115,10 +113,8 @@ func (c *Cell) healthOf(view *cellView) health {
 	if view.heldUntil > c.now {
 		return healthOut
 	}
-	if c.isolation.alone {
-		if _, lost := c.isolation.unreachable[view.id]; lost && c.detector.Suspected(view.id) {
-			return healthOut
-		}
+	if c.isolation.alone && c.detector.Suspected(view.id) {
+		return healthOut
 	}
 	if view.hasCapacity && view.capacity.Cordoned {
 		return healthKeep

@@ -19,9 +19,6 @@ const (
 	bootSettle          = 10 * time.Second
 	// peersInterval is how long changes of the contact list may wait before they are saved (F4).
 	peersInterval = 2 * time.Second
-	// pokeInterval is how often one dead cell is asked whether it lives again: what makes two halves of
-	// a healed partition find each other within seconds instead of ten anti-entropy rounds.
-	pokeInterval = 5 * time.Second
 	// tombstoneGrace is how long a dead cell still counts in the garbage collection of tombstones (F46).
 	tombstoneGrace = 24 * time.Hour
 	// peersMax bounds the saved contacts (F4).
@@ -49,7 +46,6 @@ type schedule struct {
 	snapshot    clock.Instant
 	garbage     clock.Instant
 	peers       clock.Instant
-	poke        clock.Instant
 	restate     bool
 }
 
@@ -83,9 +79,6 @@ func (c *Cell) tickSchedule() {
 		if c.due(&s.antiEntropy, period) {
 			c.antiEntropyRound()
 		}
-		if c.due(&s.poke, pokeInterval) {
-			c.pokeDead()
-		}
 	}
 	if c.persist.stateDirty && c.due(&s.snapshot, c.timing.SnapshotInterval) {
 		c.saveSnapshot()
@@ -111,7 +104,6 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 	}
 	alone := c.members.Len() == 0 || c.phase == Booting
 	consider(!alone, s.antiEntropy)
-	consider(!alone && c.someDead(), s.poke)
 	consider(c.persist.stateDirty, s.snapshot)
 	consider(true, s.garbage)
 	consider(c.persist.peersDirty, s.peers)
@@ -138,35 +130,6 @@ func (c *Cell) antiEntropyRound() {
 	if !pick(wantDead) && wantDead {
 		pick(false)
 	}
-}
-
-func (c *Cell) someDead() bool {
-	found := false
-	c.members.Each(func(m *member) bool {
-		found = m.Life == state.Dead
-		return !found
-	})
-	return found
-}
-
-// pokeDead asks one dead member for a sign of life. If it is back it will hear that it was declared dead
-// and refute it (F64).
-func (c *Cell) pokeDead() {
-	var found [1]*member
-	picked := c.members.Random(c.config.Random, 1, found[:0], func(m *member) bool { return m.Life != state.Dead })
-	if len(picked) == 0 {
-		return
-	}
-	target := picked[0]
-	address := target.Address
-	if view := c.views.cells[target.ID]; view != nil && len(view.contact.Candidates) > 0 {
-		candidates := view.contact.Candidates
-		address = candidates[c.config.Random.IntN(len(candidates))].Address
-	}
-	if !address.IsValid() || !c.admissible(address) {
-		return
-	}
-	c.sendAddress(address, wire.TypePing, c.config.Random.Uint32(), wire.AppendPing(c.payload[:0], noAddress))
 }
 
 // saveSnapshot hands a copy of the state to the storage. At most one is under way.

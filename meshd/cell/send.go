@@ -15,7 +15,11 @@ import (
 // counted; every protocol above repeats what matters.
 func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
 	if member := c.members.Get(to); member != nil && member.Address.IsValid() {
-		c.sendAddress(member.Address, kind, nonce, payload)
+		address := member.Address
+		if to == c.replyTo {
+			address = c.replyAddress
+		}
+		c.sendAddress(address, kind, nonce, payload)
 		return
 	}
 	address, ok := c.guests.address(to)

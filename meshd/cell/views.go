@@ -200,6 +200,7 @@ func (c *Cell) viewMember(view *cellView) {
 	if !view.hasContact || gone {
 		if c.members.Get(view.id) != nil {
 			c.members.Remove(view.id)
+			c.detector.Forget(view.id)
 			c.gossip.Forget(view.id)
 			c.sessions.Forget(view.id)
 			c.persist.peersDirty = true

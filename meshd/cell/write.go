@@ -86,7 +86,7 @@ func (c *Cell) claim(_ clockInstant, target wire.CellID, status state.CellStatus
 		c.restateSelf(status)
 		return
 	}
-	if c.phase == Booting || c.writes.raising != 0 || c.isolation.mute(c, target, status) {
+	if c.phase == Booting || c.writes.raising != 0 || c.isolation.mute(c, status) {
 		return
 	}
 	name := []byte(state.StatusKey(target))
@@ -103,6 +103,17 @@ func (c *Cell) claim(_ clockInstant, target wire.CellID, status state.CellStatus
 		c.log(LevelWarning, "cell "+target.String()+" does not answer: declared dead")
 	}
 	c.writeNow(name, value)
+}
+
+// tellStatus shows a cell the status register of another, or its own: that is how the accused hears of the
+// accusation (F63, F64).
+func (c *Cell) tellStatus(_ clockInstant, to, about wire.CellID) {
+	c.store.Frames([]byte(state.StatusKey(about)), wire.SealedPayloadMax, func(record *wire.Record) bool {
+		if record.EntryCount == 1 {
+			c.send(to, wire.TypeDelta, c.config.Random.Uint32(), wire.AppendDelta(c.payload[:0], record))
+		}
+		return false
+	})
 }
 
 // restateSelf answers an accusation, or announces this cell's own state, with a greater incarnation.

@@ -131,4 +131,3 @@ func phases(w *World) (active int) {
 	}
 	return active
 }
-
