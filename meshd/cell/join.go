@@ -19,6 +19,8 @@ import (
 const (
 	joinRetry   = 300 * time.Millisecond
 	joinTimeout = 10 * time.Second
+	// joinUnprovenWait is how long an attempt goes on after a refusal that anybody could have sent.
+	joinUnprovenWait = time.Second
 	// joinSyncTimeout bounds the first session after the handshake.
 	joinSyncTimeout = 60 * time.Second
 	// joinMergeMax bounds the keys taken along by a merge.
@@ -67,6 +69,7 @@ func (c *Cell) connect(request Request, reply func(Response)) {
 		until:     c.now.Add(joinTimeout),
 		reply:     reply,
 	}
+	c.joining.handshake.Loopback = c.config.Loopback
 	c.joining.request = c.joining.handshake.Request()
 	c.tickJoin()
 }
@@ -146,7 +149,7 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 	if c.phase == Booting {
 		return // cannot vouch for the members yet; the joiner repeats
 	}
-	door := join.Door{Locked: c.views.doorShut, Key: join.DoorKey(c.cluster.Key)}
+	door := join.Door{Locked: c.views.doorShut, Key: c.cluster.Key}
 	answer, ok := c.seed.Answer(c.now, from, payload, door, func(hello join.Hello) join.Welcome {
 		return c.welcome(hello, from)
 	})
@@ -192,8 +195,12 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		c.finishJoin(failure(uds.ErrorExists, "the cluster already has a cell with the id "+c.config.Self.String()+
 			": this disk was cloned; stop colloid, remove cell_id in its state directory, start it again"))
 		return
-	case welcome.Refused != "":
+	case welcome.Refused != "" && welcome.Unproven:
+		// Perhaps forged: a little time for a better answer.
 		j.refusal = welcome.Refused
+		j.until = min(j.until, c.now.Add(joinUnprovenWait))
+		return
+	case welcome.Refused != "":
 		c.finishJoin(failure(uds.ErrorPermission, welcome.Refused))
 		return
 	case welcome.Key == c.cluster.Key:

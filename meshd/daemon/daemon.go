@@ -37,7 +37,9 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	SupplyFD  int // -1: not started by the launcher
+	SupplyFD  int             // -1: not started by the launcher
+	Quiet     bool            // log nothing (benchmarks)
+	Reactor   reactor.Options // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -55,17 +57,34 @@ type Daemon struct {
 	helper  helper
 	log     *logger
 	failure atomic.Pointer[error]
+	stopped chan struct{} // closed when Run ends
 }
 
 // Run serves until ctx ends, the cell leaves, the launcher goes away, or something breaks.
 func Run(ctx context.Context, options Options) error {
-	d := &Daemon{options: options, log: newLogger()}
-	if err := d.open(); err != nil {
+	d, err := Open(options)
+	if err != nil {
 		return err
 	}
+	return d.Run(ctx)
+}
+
+// Open takes the state directory, binds the socket and builds the cell. The caller must call Run.
+func Open(options Options) (*Daemon, error) {
+	d := &Daemon{options: options, log: newLogger(options.Quiet), stopped: make(chan struct{})}
+	if err := d.open(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Run serves; see the function of the same name. It frees everything before it returns.
+func (d *Daemon) Run(ctx context.Context) error {
+	defer close(d.stopped)
 	defer d.close()
 	stop := context.AfterFunc(ctx, func() { d.stop(nil) })
 	defer stop()
+	d.inbox.post(func() { d.cell.Start(d.reactor.Now()) })
 	if d.supply != nil {
 		go d.serveSupply()
 	}
@@ -83,6 +102,22 @@ func Run(ctx context.Context, options Options) error {
 		return *stored
 	}
 	return err
+}
+
+// Inspect runs f on the reactor's goroutine and waits for it: tests and benchmarks look at the cell this
+// way. It reports false when the daemon has stopped.
+func (d *Daemon) Inspect(f func(c *cell.Cell)) bool {
+	done := make(chan struct{})
+	d.inbox.post(func() {
+		f(d.cell)
+		close(done)
+	})
+	select {
+	case <-done:
+		return true
+	case <-d.stopped:
+		return false
+	}
 }
 
 // stop ends Run with err. The first reason wins.
@@ -108,7 +143,9 @@ func (d *Daemon) open() (err error) {
 	if bind.Port() == 0 {
 		bind = netip.AddrPortFrom(bind.Addr(), wire.Port)
 	}
-	d.reactor, err = reactor.Open(reactor.Options{Bind: bind, Driver: d.options.Driver})
+	sizes := d.options.Reactor
+	sizes.Bind, sizes.Driver = bind, d.options.Driver
+	d.reactor, err = reactor.Open(sizes)
 	if err != nil {
 		return err
 	}

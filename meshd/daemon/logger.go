@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"io"
 	"log"
 	"os"
 
@@ -11,7 +12,13 @@ import (
 // appears here and nowhere else (F11).
 type logger struct{ out *log.Logger }
 
-func newLogger() *logger { return &logger{log.New(os.Stderr, "meshd: ", log.LstdFlags|log.Lmsgprefix)} }
+func newLogger(quiet bool) *logger {
+	out := io.Writer(os.Stderr)
+	if quiet {
+		out = io.Discard
+	}
+	return &logger{log.New(out, "meshd: ", log.LstdFlags|log.Lmsgprefix)}
+}
 
 func (l *logger) printf(format string, arguments ...any) { l.out.Printf(format, arguments...) }
 
