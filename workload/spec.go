@@ -1,6 +1,3 @@
-// Package workload is what the command line, meshd and the helpers agree on about a workload: the
-// specification (section 13.2 as completed by SPEC-REVIEW Part 1), its canonical binary form, and
-// the configuration language in which operators write it (section 15).
 package workload
 
 // Runtime is the runtime class that executes a workload (EXEC-4).
@@ -35,20 +32,36 @@ const (
 	UDP Protocol = 1
 )
 
-// Port publishes a port of the workload on its cell. A process has no network of its own, so for
-// RuntimeProcess Host and Container are equal.
+// Port is a port on which the workload listens. Host publishes it on the cell and is one of the
+// things placement counts (F77); Host 0 leaves it to VIPs and the pod network. A process has no
+// network of its own, so for RuntimeProcess Host and Container are equal.
 type Port struct {
 	Host, Container uint16
 	Protocol        Protocol
 }
 
+// Ways in which a VIP is announced to the network outside (section 14).
+const (
+	VIPModeDefault uint8 = 0 // L2
+	VIPModeL2      uint8 = 1 // ARP and neighbour discovery
+	VIPModeL3      uint8 = 2 // BGP
+	VIPModeBoth    uint8 = 3
+)
+
+// Ways of a packet from the gateway to a backend on another cell (F100).
+const (
+	VIPPathTunnel uint8 = 0
+	VIPPathDSR    uint8 = 1
+	VIPPathNAT    uint8 = 2
+)
+
 // VIP is one service address of the workload.
 type VIP struct {
 	Address  [16]byte // IPv6 or IPv4-mapped
 	Port     uint16
-	Target   uint16 // container port, 0 = the same as Port
-	Mode     uint8  // 1 L2, 2 L3, 3 both
-	Path     uint8  // 0 tunnel, 1 dsr, 2 nat
+	Target   uint16 // container port, 0 = see Spec.TargetOf
+	Mode     uint8  // VIPModeDefault ... VIPModeBoth
+	Path     uint8  // VIPPathTunnel ... VIPPathNAT
 	Protocol Protocol
 }
 

@@ -33,7 +33,8 @@ func (s *Store) FramesOf(r Register, budget int, yield func(*wire.Record) bool) 
 	sent := 0
 	entries := r.Entries()
 	for first := true; first || len(entries) > 0 || sent < lone; first = false {
-		frame := wire.Record{KeyHash: r.KeyHash(), Name: r.Name()}
+		frame := &s.frame // not a local variable: yield would drive it to the heap
+		*frame = wire.Record{KeyHash: r.KeyHash(), Name: r.Name()}
 		size := 0
 		rest := entries
 		for len(rest) > 0 && frame.EntryCount < wire.FrameContextMax {
@@ -54,7 +55,7 @@ func (s *Store) FramesOf(r Register, budget int, yield func(*wire.Record) bool) 
 		s.context = appendFrameContext(s.context[:0], r, frame.Entries, sent, sent+take)
 		sent += take
 		frame.Context = s.context
-		if len(frame.Context) > 0 && !yield(&frame) {
+		if len(frame.Context) > 0 && !yield(frame) {
 			return
 		}
 	}

@@ -325,10 +325,10 @@ func (s *Store) count(r Register) {
 	switch {
 	case r.EntryCount() == 0:
 		s.emptied++
-		s.candidates.set(leafOf(r.KeyHash()))
+		s.candidates.Set(leafOf(r.KeyHash()))
 	case r.Deleted():
 		s.tombstones++
-		s.candidates.set(leafOf(r.KeyHash()))
+		s.candidates.Set(leafOf(r.KeyHash()))
 	}
 	if r.Conflicted() {
 		s.conflicts++

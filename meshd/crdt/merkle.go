@@ -2,7 +2,6 @@ package crdt
 
 import (
 	"encoding/binary"
-	"math/bits"
 
 	"github.com/dchest/siphash"
 
@@ -45,7 +44,7 @@ type tree struct {
 
 type merkle struct {
 	tree
-	dirty   bitmap
+	dirty   LeafSet
 	spare   []*block // memory of blocks that no view holds any more
 	views   []*View  // for use again
 	held    int      // blocks in existence
@@ -57,7 +56,7 @@ func (m *merkle) reset() {
 	*m = merkle{views: views}
 }
 
-func (m *merkle) touch(leaf int) { m.dirty.set(leaf) }
+func (m *merkle) touch(leaf int) { m.dirty.Set(leaf) }
 
 func (m *merkle) memoryBytes() int {
 	const blockBytes = 8<<blockBits + 8
@@ -69,13 +68,13 @@ func (m *merkle) memoryBytes() int {
 func (s *Store) rehash() {
 	m := &s.merkle
 	m.key0, m.key1 = s.hashKey0, s.hashKey1
-	leaf, ok := m.dirty.next(0)
+	leaf, ok := m.dirty.Next(0)
 	for ok {
 		number := leaf >> blockBits
 		for ok && leaf>>blockBits == number {
 			m.put(leaf, s.leafDigest(leaf))
-			m.dirty.clear(leaf)
-			leaf, ok = m.dirty.next(leaf + 1)
+			m.dirty.Clear(leaf)
+			leaf, ok = m.dirty.Next(leaf + 1)
 		}
 		m.climb(number)
 	}
@@ -222,42 +221,4 @@ func (s *Store) Root() uint64 {
 func (s *Store) Level(depth, prefix, levels int, dst []uint64) []uint64 {
 	s.rehash()
 	return s.merkle.level(depth, prefix, levels, dst)
-}
-
-// bitmap is a set of leaves with a summary, so that finding the next member is cheap.
-type bitmap struct {
-	words   [Leaves / 64]uint64
-	summary [Leaves / 64 / 64]uint64
-}
-
-func (b *bitmap) set(leaf int) {
-	b.words[leaf>>6] |= 1 << (leaf & 63)
-	b.summary[leaf>>12] |= 1 << (leaf >> 6 & 63)
-}
-
-func (b *bitmap) clear(leaf int) {
-	b.words[leaf>>6] &^= 1 << (leaf & 63)
-	if b.words[leaf>>6] == 0 {
-		b.summary[leaf>>12] &^= 1 << (leaf >> 6 & 63)
-	}
-}
-
-// next returns the first member at or after leaf.
-func (b *bitmap) next(leaf int) (int, bool) {
-	if leaf >= Leaves {
-		return 0, false
-	}
-	if word := b.words[leaf>>6] >> (leaf & 63); word != 0 {
-		return leaf + bits.TrailingZeros64(word), true
-	}
-	for at := leaf>>6 + 1; at < len(b.words); {
-		word := b.summary[at>>6] >> (at & 63)
-		if word == 0 {
-			at = (at>>6 + 1) << 6
-			continue
-		}
-		at += bits.TrailingZeros64(word)
-		return at<<6 + bits.TrailingZeros64(b.words[at]), true
-	}
-	return 0, false
 }

@@ -129,6 +129,12 @@ func (r Register) DotDigest() uint64 {
 	return digest
 }
 
+// Fingerprint tells two contents of a register apart (entries with values, and context), so that a
+// sender notices that a register changed between two of its frames.
+func (r Register) Fingerprint() uint64 {
+	return siphash.Hash(digestKey0, digestKey1, r.raw[registerHeader+len(r.Name()):r.size()])
+}
+
 // dotLess orders dots by sequence, then actor.
 func dotLess(a, b wire.Dot) bool {
 	if a.Sequence != b.Sequence {

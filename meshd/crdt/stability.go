@@ -52,7 +52,7 @@ func (s *Store) Collect(members [][]byte) int {
 	}
 	floor := s.floor(members)
 	freed := 0
-	for leaf, ok := s.candidates.next(0); ok; leaf, ok = s.candidates.next(leaf + 1) {
+	for leaf, ok := s.candidates.Next(0); ok; leaf, ok = s.candidates.Next(leaf + 1) {
 		freed += s.collectLeaf(leaf, floor)
 	}
 	return freed
@@ -111,7 +111,7 @@ func (s *Store) collectLeaf(leaf int, floor []byte) (freed int) {
 		i++
 	}
 	if !waiting {
-		s.candidates.clear(leaf)
+		s.candidates.Clear(leaf)
 	}
 	return freed
 }

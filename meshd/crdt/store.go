@@ -63,7 +63,7 @@ type Store struct {
 	conflicts  int // operator keys with several entries
 	tombstones int // registers whose entries are all tombstones
 	emptied    int // registers without entries
-	candidates bitmap
+	candidates LeafSet
 
 	merkle merkle
 
@@ -73,6 +73,7 @@ type Store struct {
 	staleName        []byte
 	staleHash        uint64
 	value            []byte
+	frame            wire.Record
 }
 
 // New returns an empty store.
@@ -100,7 +101,7 @@ func (s *Store) reset(count int) {
 	s.index.initialise(count)
 	s.stable = s.stable[:0]
 	s.conflicts, s.tombstones, s.emptied, s.refused = 0, 0, 0, false
-	s.candidates = bitmap{}
+	s.candidates = LeafSet{}
 	s.merkle.reset()
 }
 

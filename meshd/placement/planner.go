@@ -19,6 +19,7 @@ type node struct {
 // best part of its ranking. The zero value is not usable.
 type Planner struct {
 	k0, k1 uint64
+	spare  int    // spareLength; tests shorten it
 	round  uint64 // number of the present Compute
 
 	nodes  []node
@@ -43,7 +44,7 @@ type Planner struct {
 
 // NewPlanner returns a planner for the cluster's hash key (seal.HashKey).
 func NewPlanner(k0, k1 uint64) *Planner {
-	return &Planner{k0: k0, k1: k1, byName: make(map[string]*class)}
+	return &Planner{k0: k0, k1: k1, spare: spareLength, byName: make(map[string]*class)}
 }
 
 // Score is the weight of a cell for one replica of a workload; the greatest wins, equal scores go to

@@ -78,17 +78,20 @@ func (p *Planner) repair(d *demand, r *ranking, index uint16) {
 			r.valid = false // the order of equals depends on a cell that may have left the list
 		}
 	}
-	if longest := 2 * d.keep(); len(r.list) > longest {
+	if longest := 2 * p.keep(d); len(r.list) > longest {
 		r.cut(longest)
 	}
 }
 
 // keep is the length to which a ranking is built.
-func (d *demand) keep() int {
+func (p *Planner) keep(d *demand) int { return d.need() + p.spare }
+
+// need is the length below which a ranking is computed anew.
+func (d *demand) need() int {
 	if d.stateful {
-		return min(d.replicas, indexedMax) + spareLength
+		return min(d.replicas, indexedMax)
 	}
-	return d.replicas + spareLength
+	return d.replicas
 }
 
 func (r *ranking) cut(length int) {
@@ -109,11 +112,10 @@ func (p *Planner) insert(list []ranked, entry ranked) []ranked {
 
 // rank makes sure that the ranking is valid and, unless complete, long enough for the replicas.
 func (p *Planner) rank(d *demand, r *ranking, index uint16) {
-	need := d.keep() - spareLength
-	if r.valid && (r.complete || len(r.list) >= need) {
+	if r.valid && (r.complete || len(r.list) >= d.need()) {
 		return
 	}
-	length, c := d.keep(), d.class
+	length, c := p.keep(d), d.class
 	best := p.scratch[:0]
 	first, last := absorbKey(p.k0, p.k1, d.w.KeyHash), indexBlock(index)
 	blocks, floor := p.blocks, uint64(0)

@@ -153,7 +153,12 @@ func endsBare(rest string) bool {
 	if rest == "" || strings.IndexByte(" \t\n;{}", rest[0]) >= 0 {
 		return true
 	}
-	return strings.HasPrefix(rest, "\r\n") || strings.HasPrefix(rest, "\\\n") || strings.HasPrefix(rest, "\\\r\n")
+	for _, end := range [...]string{"\r\n", "\\\n", "\\\r\n"} {
+		if strings.HasPrefix(rest, end) {
+			return true
+		}
+	}
+	return false
 }
 
 // bareProblem says why a character cannot stand in a word without quotes; empty means it can.

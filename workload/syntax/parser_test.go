@@ -71,7 +71,8 @@ func TestF156_SyntaxErrorsHavePositions(t *testing.T) {
 		{`"a" x`, `f:1:1: unexpected "a", expected the name of a statement`},
 		{"${V} x", "f:1:1: unexpected ${V}, expected the name of a statement"},
 		{"a \"x\nb", `f:1:3: quote is never closed, expected " before the end of the line`},
-		{`a x"y"`, "f:1:4: unexpected quote inside a word, expected a blank before it or quotes around all of the word"},
+		{`a x"y"`, "f:1:4: unexpected quote inside a word, " +
+			"expected a blank before it or quotes around all of the word"},
 		{`ü "x"y`, "f:1:1: unexpected ü, expected the name of a statement\n" +
 			"f:1:6: unexpected 'y' right after a quoted word, expected a blank"},
 		{`a x\y`, "f:1:4: unexpected backslash, expected double quotes around a word that has one"},
@@ -86,7 +87,8 @@ func TestF156_SyntaxErrorsHavePositions(t *testing.T) {
 		{"grüße ü${GONE}", "f:1:1: unexpected grüße, expected the name of a statement\n" +
 			"f:1:8: variable GONE is not set, expected a value for it (--set GONE=VALUE)"},
 	} {
-		options := Options{Variables: map[string]string{"V": "v", "BAD": "\xff"}, UnsetHint: " (--set GONE=VALUE)"}
+		options := Options{Variables: map[string]string{"V": "v", "BAD": "\xff"},
+			UnsetHint: " (--set GONE=VALUE)"}
 		tree, err := ParseWith("f", []byte(test.source), options)
 		if err == nil {
 			t.Errorf("%q: accepted as %q", test.source, render(tree))
@@ -148,7 +150,8 @@ func TestSyntaxErrorsAreBounded(t *testing.T) {
 }
 
 func FuzzQuote(f *testing.F) {
-	for _, seed := range []string{"", "a", "#a", "a#b", "a b", "${X}", "$", "\\", "\"", "\x1b\u202e\u00a0", "{", "}", ";"} {
+	for _, seed := range []string{"", "a", "#a", "a#b", "a b", "${X}", "$", "\\", "\"", "\x1b\u202e\u00a0",
+		"{", "}", ";"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,0 +1,18 @@
+// Package gossip spreads a changed register to every cell within about a second (specification 8.2 as
+// changed by F18, F27, F28 and F42).
+//
+// A change goes to three cells: the next member on the ring of cell ids and two drawn at random. Ring
+// edges alone reach everybody, random edges make it fast; a rule that prefers near, quick or
+// well-connected cells reaches almost nobody, because every cell would repeat the same edges (F42).
+// Every frame is acknowledged. What is not is sent again after 250, 500 and 1000 ms, rendered afresh
+// from the store each time; after the last attempt the ring edge moves on to the next successor, eight
+// cells at most, so that cells dead but not yet known to be so do not cut the ring.
+//
+// Gossip decides nothing about merging. Its user calls Spread exactly when a merge or a local write
+// changed a register; state only grows, so the forwarding ends by itself (F27). Every valid frame is
+// acknowledged by its receiver, also one that changed nothing (F28).
+//
+// Limits: 4096 pending frames, one per (peer, key, frame number); when they are all taken, the one
+// with the most attempts is given up, anti-entropy repairs it. 256 frames of one register. Rate limits
+// for 1024 actors.
+package gossip
