@@ -25,6 +25,9 @@ const (
 	// The first rounds over all peers are faster, because a restart under load is the common case.
 	bootRetryMin = 250 * time.Millisecond
 	bootRetryMax = 60 * time.Second
+	// bootAgainSoon and bootAgainLater are when a new cell compares its state once more.
+	bootAgainSoon  = 300 * time.Millisecond
+	bootAgainLater = 2 * time.Second
 )
 
 type bootState struct {
@@ -37,6 +40,8 @@ type bootState struct {
 	settled       clock.Instant // starts are held until then (F69)
 	answered      map[wire.CellID]struct{}
 	peers         []wire.Contact
+	peer          wire.CellID      // that gave this cell its state
+	again         [2]clock.Instant // further sessions with it, 0 = none
 }
 
 // load brings back what the directory held. A snapshot that does not load is reported, not trusted.
@@ -73,7 +78,7 @@ func (c *Cell) startBoot() {
 	c.boot.settled = c.now
 	for _, contact := range c.config.Peers {
 		if contact.ID != c.config.Self && c.members.Get(contact.ID) == nil {
-			c.guests.put(c.now, contact.ID, contact.Address)
+			c.guests.put(c.now, contact.ID, contact.Address, true)
 		}
 	}
 	if !c.cluster.Joined && c.members.Len() == 0 {
@@ -88,6 +93,7 @@ func (c *Cell) startBoot() {
 
 func (c *Cell) tickBoot() {
 	if c.boot.authoritative {
+		c.tickAgain()
 		return
 	}
 	if c.boot.hadSnapshot && !c.boot.joined && c.now.Sub(c.boot.since) >= bootAloneAfter {
@@ -103,9 +109,9 @@ func (c *Cell) tickBoot() {
 func (c *Cell) bootDeadline() clock.Instant {
 	if c.boot.authoritative {
 		if c.boot.settled > c.now {
-			return c.boot.settled
+			return clock.Earliest(c.boot.settled, c.againDeadline())
 		}
-		return clock.Never
+		return c.againDeadline()
 	}
 	next := c.boot.attempt
 	if c.boot.hadSnapshot && !c.boot.joined {
@@ -150,6 +156,7 @@ func (c *Cell) bootCandidates() []wire.CellID {
 // sessionCompleted is told by anti-entropy that all differences with a peer were exchanged.
 func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
 	c.counters.sessions++
+	c.startWanted()
 	if c.boot.answered != nil && len(c.boot.answered) < guestsMax {
 		c.boot.answered[peer] = struct{}{}
 	}
@@ -161,6 +168,29 @@ func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
 		return // two cells without memory cannot vouch for each other (F5)
 	}
 	c.becomeAuthoritative("state is in step with cell " + peer.String())
+	c.boot.again[0], c.boot.again[1] = c.now.Add(bootAgainSoon), c.now.Add(bootAgainLater)
+	c.boot.peer = peer
+}
+
+// tickAgain repeats the session with the peer that gave this cell its state. Until the whole cluster
+// lists a new cell, news may pass it by.
+func (c *Cell) tickAgain() {
+	for i, at := range c.boot.again {
+		if at != 0 && at.Reached(c.now) {
+			c.boot.again[i] = 0
+			c.wantSession(c.boot.peer)
+		}
+	}
+}
+
+func (c *Cell) againDeadline() clock.Instant {
+	next := clock.Never
+	for _, at := range c.boot.again {
+		if at != 0 {
+			next = clock.Earliest(next, at)
+		}
+	}
+	return next
 }
 
 func (c *Cell) knowsAlive(peer wire.CellID) bool {

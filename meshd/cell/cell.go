@@ -65,6 +65,7 @@ type Cell struct {
 
 	reconciler *reconcile.Reconciler
 	views      views
+	changes    changes
 	boot       bootState
 	isolation  isolationState
 	runner     runnerState
@@ -74,9 +75,11 @@ type Cell struct {
 	guests     guestTable
 	checks     addressChecks
 	schedule   schedule
-	persist    persistState
-	counters   counters
-	alarms     alarmBook
+	// Cells that deserve a session before their turn.
+	sessionsWanted []wire.CellID
+	persist        persistState
+	counters       counters
+	alarms         alarmBook
 
 	// The sender of the datagram being handled: messages to it are answers and go where it came from.
 	replyTo      wire.CellID
@@ -137,6 +140,7 @@ func (c *Cell) Start(now clock.Instant) {
 	c.enter(cluster)
 	c.load()
 	c.startBoot()
+	c.drain()
 }
 
 // enter makes the cell part of a cluster with empty state and fresh protocol parts.
@@ -146,7 +150,10 @@ func (c *Cell) enter(cluster Cluster) {
 	c.cluster, c.clusterID = cluster, seal.ClusterID(cluster.Key)
 	c.sealer = seal.NewSealer(cluster.Key, self, c.incarnation)
 	c.opener = seal.NewOpener(cluster.Key, sendersMax)
-	c.store = crdt.New(crdt.Options{Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax})
+	c.store = crdt.New(crdt.Options{
+		Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax,
+		OwnSequence: uint64(c.incarnation) << wire.CounterBits,
+	})
 	c.members = overlay.NewMembers(self)
 	c.guard = overlay.NewGuard(c.config.Random)
 	c.detector = swim.New(swim.Options{
@@ -167,10 +174,12 @@ func (c *Cell) enter(cluster Cluster) {
 	c.plan = c.planner.Compute(nil, nil)
 	c.reconciler = reconcile.New(self)
 	c.views.init()
+	c.changes = changes{}
 	c.guests.init()
 	c.checks.init()
 	c.phase = Booting
 	c.schedule = schedule{}
+	c.sessionsWanted = nil
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }
 
@@ -205,6 +214,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	c.replyTo, c.replyAddress = header.Sender, from
 	c.dispatch(from, header, payload)
 	c.replyTo = 0
+	c.drain()
 }
 
 func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte) {
@@ -223,13 +233,7 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 		if !c.gossip.Ack(c.now, sender, header.Nonce) {
 			c.sessions.Receive(c.now, sender, header, payload)
 		}
-	case wire.TypeAEState:
-		if c.sessions.KnowsNonce(sender, header.Nonce) {
-			c.sessions.Receive(c.now, sender, header, payload)
-			return
-		}
-		c.receiveState(sender, header, payload)
-	case wire.TypeAEBegin, wire.TypeAEEnd, wire.TypeAEMerkleReq, wire.TypeAEMerkleResp, wire.TypeAEVector:
+	case wire.TypeAEState, wire.TypeAEBegin, wire.TypeAEEnd, wire.TypeAEMerkleReq, wire.TypeAEMerkleResp, wire.TypeAEVector:
 		c.sessions.Receive(c.now, sender, header, payload)
 	case wire.TypeFindNode:
 		c.answerFindNode(sender, header, payload)
@@ -246,12 +250,15 @@ func (c *Cell) Tick(now clock.Instant) {
 	c.detector.Tick(now)
 	c.gossip.Tick(now)
 	c.sessions.Tick(now)
+	c.drain()
 	c.tickIsolation()
 	c.tickBoot()
 	c.tickJoin()
 	c.tickSchedule()
+	c.drain()
 	c.actuate()
 	c.tickLeave()
+	c.drain()
 }
 
 // Deadline returns when Tick wants to be called next.
@@ -259,6 +266,10 @@ func (c *Cell) Deadline() clock.Instant {
 	next := clock.Earliest(c.detector.Deadline(), c.gossip.Deadline())
 	next = clock.Earliest(next, c.sessions.Deadline())
 	next = clock.Earliest(next, c.reconciler.Deadline())
+	if c.views.planDirty || c.views.runDirty && c.runner.connected && c.runner.listed {
+		return c.now
+	}
+	next = clock.Earliest(next, c.runner.holds)
 	next = clock.Earliest(next, c.bootDeadline())
 	next = clock.Earliest(next, c.joinDeadline())
 	next = clock.Earliest(next, c.leaveDeadline())

@@ -20,6 +20,11 @@ import (
 // after a write is durable, after a join, after a leave.
 func (c *Cell) Command(now clock.Instant, request Request, reply func(Response)) {
 	c.now = now
+	c.command(request, reply)
+	c.drain()
+}
+
+func (c *Cell) command(request Request, reply func(Response)) {
 	switch request.Code {
 	case uds.CodeHello:
 		reply(document(uds.HelloReply{

@@ -174,6 +174,7 @@ func (c *Cell) welcome(hello join.Hello, from netip.AddrPort) join.Welcome {
 		view.contact.SecretHash != hello.SecretHash && view.hasStatus && view.status.Life != state.Gone {
 		return join.Welcome{Collision: true}
 	}
+	c.guests.greet(c.now, hello.Self, from)
 	welcome := join.Welcome{Key: c.cluster.Key}
 	for _, candidate := range c.config.Addresses[:min(1, len(c.config.Addresses))] {
 		welcome.Members = append(welcome.Members, wire.Contact{ID: c.config.Self, Address: candidate.Address})
@@ -253,9 +254,9 @@ func (c *Cell) meet(members []wire.Contact, dialled netip.AddrPort) {
 			address = dialled // the seed itself answers where it was dialled
 		}
 		if c.members.Get(contact.ID) == nil {
-			c.guests.put(c.now, contact.ID, address)
+			c.guests.put(c.now, contact.ID, address, true)
 		} else {
-			c.sessions.Start(c.now, contact.ID, false)
+			c.wantSession(contact.ID)
 		}
 	}
 }
@@ -281,8 +282,9 @@ func (c *Cell) mergeCarried(key carriedKey) {
 		Entries: wire.AppendEntry(nil, dot, key.value), Context: wire.AppendDot(nil, dot),
 	}
 	c.config.Storage.AppendWrite(c.nextTicket(), wire.AppendStateRecord(nil, &record))
-	c.merge(0, &record)
-	c.gossip.Spread(c.now, record.Name, 0)
+	c.store.Merge(&record)
+	c.ownStable()
+	c.changed(record.Name, change{spread: true})
 }
 
 // operatorKeys lists the configuration of the cluster this cell is in, up to joinMergeMax keys.

@@ -43,6 +43,7 @@ func (t Timing) withDefaults() Timing {
 type schedule struct {
 	antiEntropy clock.Instant
 	rounds      int
+	wanted      clock.Instant
 	snapshot    clock.Instant
 	garbage     clock.Instant
 	peers       clock.Instant
@@ -74,6 +75,9 @@ func (c *Cell) tickSchedule() {
 		c.restate()
 	}
 	if c.phase != Booting && c.members.Len() > 0 {
+		if c.due(&s.wanted, time.Second) {
+			c.startWanted()
+		}
 		jitter := c.timing.AntiEntropyInterval / 5
 		period := c.timing.AntiEntropyInterval - jitter + time.Duration(c.config.Random.Int64N(int64(2*jitter)))
 		if c.due(&s.antiEntropy, period) {
@@ -104,6 +108,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 	}
 	alone := c.members.Len() == 0 || c.phase == Booting
 	consider(!alone, s.antiEntropy)
+	consider(!alone && len(c.sessionsWanted) > 0, s.wanted)
 	consider(c.persist.stateDirty, s.snapshot)
 	consider(true, s.garbage)
 	consider(c.persist.peersDirty, s.peers)
@@ -192,4 +197,5 @@ func (c *Cell) collectGarbage() {
 		ids = append(ids, id)
 	}
 	c.sessions.SetMembers(ids)
+	c.sessions.Collect()
 }

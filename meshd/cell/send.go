@@ -22,13 +22,14 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 		c.sendAddress(address, kind, nonce, payload)
 		return
 	}
-	address, ok := c.guests.address(to)
+	address, named, ok := c.guests.address(to)
 	if !ok {
 		c.counters.unroutable++
 		return
 	}
-	// Nobody vouches for a guest's address but the guest: it gets little until it has echoed a nonce (F14).
-	if !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
+	// Where nobody vouches for a guest's address but the guest, it gets little until it has echoed a
+	// nonce (F14).
+	if !named && !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
 		c.counters.guarded++
 		return
 	}
@@ -63,6 +64,8 @@ const guestsMax = 256
 type guest struct {
 	id      wire.CellID
 	address netip.AddrPort
+	named   bool // by an operator, a welcome or our own directory, not by the guest itself
+	greeted bool // was sent the cluster key at this address: what it seals proves that it arrived there
 	heard   clock.Instant
 }
 
@@ -71,32 +74,54 @@ type guestTable struct{ list []guest }
 
 func (t *guestTable) init() { t.list = t.list[:0] }
 
-func (t *guestTable) address(id wire.CellID) (netip.AddrPort, bool) {
+func (t *guestTable) address(id wire.CellID) (address netip.AddrPort, named, ok bool) {
 	for i := range t.list {
 		if t.list[i].id == id {
-			return t.list[i].address, true
+			return t.list[i].address, t.list[i].named, true
 		}
 	}
-	return netip.AddrPort{}, false
+	return netip.AddrPort{}, false, false
 }
 
-func (t *guestTable) put(now clock.Instant, id wire.CellID, address netip.AddrPort) {
+func (t *guestTable) put(now clock.Instant, id wire.CellID, address netip.AddrPort, named bool) {
 	oldest := -1
 	for i := range t.list {
 		if t.list[i].id == id {
-			t.list[i].address, t.list[i].heard = address, now
+			named = named || t.list[i].named && t.list[i].address == address
+			greeted := t.list[i].greeted && t.list[i].address == address
+			t.list[i] = guest{id, address, named, greeted, now}
 			return
 		}
 		if oldest < 0 || t.list[i].heard < t.list[oldest].heard {
 			oldest = i
 		}
 	}
-	fresh := guest{id, address, now}
+	fresh := guest{id, address, named, false, now}
 	if len(t.list) < guestsMax {
 		t.list = append(t.list, fresh)
 	} else {
 		t.list[oldest] = fresh
 	}
+}
+
+// greet notes that the guest is being sent the cluster key.
+func (t *guestTable) greet(now clock.Instant, id wire.CellID, address netip.AddrPort) {
+	t.put(now, id, address, false)
+	for i := range t.list {
+		if t.list[i].id == id {
+			t.list[i].greeted = true
+		}
+	}
+}
+
+// greeted reports whether the guest was sent the cluster key at this address.
+func (t *guestTable) greeted(id wire.CellID, address netip.AddrPort) bool {
+	for i := range t.list {
+		if t.list[i].id == id {
+			return t.list[i].greeted && t.list[i].address == address
+		}
+	}
+	return false
 }
 
 func (t *guestTable) remove(id wire.CellID) {
@@ -122,8 +147,12 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	}
 	member := c.members.Get(sender)
 	if member == nil {
-		c.guests.put(c.now, sender, from)
-		if !c.guard.Validated(c.now, from) {
+		c.guests.put(c.now, sender, from, false)
+		switch {
+		case c.guard.Validated(c.now, from):
+		case c.guests.greeted(sender, from):
+			c.guard.Validate(c.now, from)
+		default:
 			c.checkAddress(sender, from)
 		}
 		return
@@ -138,7 +167,30 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 		c.checkAddress(sender, from)
 	}
 	if silent && c.phase != Booting {
-		c.sessions.Start(c.now, sender, false)
+		c.wantSession(sender)
+	}
+}
+
+// sessionsWantedMax bounds the cells that wait for a session out of turn; the periodic rounds reach the
+// rest.
+const sessionsWantedMax = 64
+
+// wantSession asks for an anti-entropy session as soon as one can be started.
+func (c *Cell) wantSession(peer wire.CellID) {
+	if len(c.sessionsWanted) < sessionsWantedMax && !slices.Contains(c.sessionsWanted, peer) {
+		c.sessionsWanted = append(c.sessionsWanted, peer)
+	}
+	c.startWanted()
+}
+
+// startWanted starts the first session that is wanted, if none of ours is under way.
+func (c *Cell) startWanted() {
+	if len(c.sessionsWanted) == 0 || c.phase == Booting {
+		return
+	}
+	peer := c.sessionsWanted[0] // if a session with it runs already, that one knows only what was before
+	if c.sessions.Start(c.now, peer, false) {
+		c.sessionsWanted = slices.Delete(c.sessionsWanted, 0, 1)
 	}
 }
 

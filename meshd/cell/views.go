@@ -212,9 +212,12 @@ func (c *Cell) viewMember(view *cellView) {
 	if fresh {
 		member = c.members.Upsert(view.id)
 		c.persist.peersDirty = true
-		if address, ok := c.guests.address(view.id); ok {
+		if address, _, ok := c.guests.address(view.id); ok {
+			// It came to this cell first. What was spread between its first session and now has passed
+			// it by, because nobody listed it.
 			member.Address = address
 			c.guests.remove(view.id)
+			c.wantSession(view.id)
 		}
 	}
 	member.Flags = view.contact.Flags

@@ -93,6 +93,10 @@ func (c *Cell) claim(_ clockInstant, target wire.CellID, status state.CellStatus
 	value := state.AppendCellStatus(c.valueBuf[:0], status)
 	if register, found := c.store.Get(name); found {
 		if present, live := register.Live(); live {
+			if now, err := state.ParseCellStatus(present); err == nil && now.Life == state.Dead &&
+				now.Incarnation == status.Incarnation {
+				return // who else says so does not matter any more
+			}
 			joined := state.JoinStatusValues(nil, present, value)
 			if bytes.Equal(joined, present) {
 				return
@@ -153,8 +157,7 @@ func (c *Cell) writeNow(name, value []byte) {
 	}
 	c.ownStable()
 	c.config.Storage.AppendWrite(c.nextTicket(), c.renderOwn(name))
-	c.changed(name)
-	c.gossip.Spread(c.now, name, 0)
+	c.changed(name, change{spread: true})
 }
 
 // renderOwn returns the register in AE_STATE form for the own-write log. Registers of own facts have one
@@ -221,6 +224,11 @@ func (c *Cell) composeWrite(name, value []byte, dot wire.Dot) []byte {
 // Stored is the completion of one Storage call.
 func (c *Cell) Stored(now clockInstant, ticket uint64, err error) {
 	c.now = now
+	c.stored(ticket, err)
+	c.drain()
+}
+
+func (c *Cell) stored(ticket uint64, err error) {
 	switch {
 	case ticket == c.writes.raising && ticket != 0:
 		c.incarnationStored(err)
@@ -254,8 +262,7 @@ func (c *Cell) applyWrite(write pendingWrite, err error) {
 	outcome := c.store.Merge(&record)
 	c.ownStable()
 	if outcome.Changed {
-		c.changed(record.Name)
-		c.gossip.Spread(c.now, record.Name, 0)
+		c.changed(record.Name, change{spread: true})
 	}
 	write.done(nil)
 }
@@ -270,10 +277,16 @@ func (c *Cell) noteStorage(err error) {
 		"free space or repair the disk; gossip continues, new configuration is refused")
 }
 
-// ownDotAhead: somebody holds a write of ours that we never issued in this run. Our disk went back in
-// time; raise the incarnation above it before writing anything else (F1).
-func (c *Cell) ownDotAhead(record *wire.Record) {
-	seen := wire.Dot{Actor: c.config.Self, Sequence: wire.ContextLookup(record.Context, c.config.Self)}
+// noteOwnDotAhead remembers that somebody holds a write of ours that we never issued in this run.
+func (c *Cell) noteOwnDotAhead(record *wire.Record) {
+	c.changes.ownAhead = max(c.changes.ownAhead, wire.ContextLookup(record.Context, c.config.Self))
+}
+
+// ownDotAhead: our disk went back in time. Raise the incarnation above what was seen before writing
+// anything else (F1).
+func (c *Cell) ownDotAhead() {
+	seen := wire.Dot{Actor: c.config.Self, Sequence: c.changes.ownAhead}
+	c.changes.ownAhead = 0
 	target := seen.Incarnation() + 1
 	if target <= c.incarnation || target <= c.writes.raiseTo && c.writes.raising != 0 {
 		return
@@ -297,6 +310,7 @@ func (c *Cell) incarnationStored(err error) {
 		return
 	}
 	c.incarnation, c.counter = c.writes.raiseTo, 0
+	c.store.RaiseOwnSequence(uint64(c.incarnation) << wire.CounterBits)
 	c.statusIncarnation = max(c.statusIncarnation, c.incarnation<<statusIncarnationShift)
 	c.sealer = seal.NewSealer(c.cluster.Key, c.config.Self, c.incarnation)
 	if c.phase != Booting {

@@ -120,8 +120,8 @@ func (s *Store) Write(name, value []byte, dot wire.Dot) Outcome {
 	s.entries, s.context, s.stale = s.entries[:0], s.context[:0], s.stale[:0]
 	s.joinContexts(local.Context(), wire.AppendDot(scratch[:0], dot))
 	if category == state.Status {
-		s.value = wire.AppendEntry(s.value[:0], dot, value)
-		s.joinStatus(local.Entries(), s.value)
+		var entry [wire.EntryHeaderSize + wire.ValueMax]byte // joinStatus uses s.value itself
+		s.joinStatus(local.Entries(), wire.AppendEntry(entry[:0], dot, value))
 	} else {
 		s.entries = wire.AppendEntry(s.entries, dot, value)
 	}

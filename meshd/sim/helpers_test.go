@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
 	"colloid.net/workload"
 )
@@ -79,7 +80,6 @@ func spec(t *testing.T, replicas int, image string) []byte {
 	t.Helper()
 	raw, err := workload.Encode(&workload.Spec{
 		Runtime: workload.RuntimeProcess, Replicas: uint16(replicas), Image: image,
-		Ports: []workload.Port{{Host: 8080, Container: 8080}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -130,4 +130,12 @@ func phases(w *World) (active int) {
 		}
 	}
 	return active
+}
+
+type (
+	cellResponse = cell.Response
+)
+
+func cellRequest(code uds.Code, payload []byte) cell.Request {
+	return cell.Request{Code: code, Payload: payload}
 }
