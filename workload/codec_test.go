@@ -260,6 +260,33 @@ func TestF74_InstanceDigestIgnoresOnlyPlacement(t *testing.T) {
 	}
 }
 
+// Valid encodings with a few bytes changed reach much deeper than random bytes do.
+func TestF82_ChangedEncodingsAreRefusedOrCanonical(t *testing.T) {
+	accepted := 0
+	rapid.Check(t, func(t *rapid.T) {
+		_, s := drawSpec(t)
+		encoded, err := Encode(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range encoded {
+			for _, flip := range []byte{1, 2, 0x10, 0x80, 0xff} {
+				encoded[i] ^= flip
+				if decoded, err := Decode(encoded); err == nil {
+					accepted++
+					if again, err := Encode(decoded); err != nil || !bytes.Equal(again, encoded) {
+						t.Fatalf("%x written again as %x, %v", encoded, again, err)
+					}
+				}
+				encoded[i] ^= flip
+			}
+		}
+	})
+	if accepted == 0 {
+		t.Error("no changed encoding was accepted, so nothing was tested")
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	minimal := mustEncode(f, &Spec{Runtime: RuntimeOCI, Image: "nginx"})
 	f.Add(minimal)
