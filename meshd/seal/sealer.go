@@ -38,7 +38,7 @@ func NewSealer(k Key, self wire.CellID, incarnation uint32) *Sealer {
 		panic(fmt.Sprintf("seal: cell %s incarnation %d cannot send", self, incarnation))
 	}
 	first := uint64(incarnation) << wire.CounterBits
-	s := &Sealer{self: self, counter: first, last: first | 1<<wire.CounterBits - 1}
+	s := &Sealer{self: self, counter: first, last: first + (1<<wire.CounterBits - 1)}
 	s.Rekey(k)
 	return s
 }

@@ -103,7 +103,11 @@ func cutLastCell(name []byte, separator string) (rest []byte, cell wire.CellID, 
 	return name[:at], cell, ok
 }
 
-func hasPrefix(name []byte, prefix string) bool {
+// text is what keys come as: bytes from the store, strings from everybody else. Nothing below converts
+// one into the other, so nothing allocates.
+type text interface{ ~string | ~[]byte }
+
+func hasPrefix[T text](name T, prefix string) bool {
 	return len(name) >= len(prefix) && string(name[:len(prefix)]) == prefix
 }
 
@@ -112,14 +116,14 @@ const WorkloadNameMax = 63
 
 // ValidWorkloadName reports whether name is the canonical name of a workload: 1 to 63 of a-z, 0-9 and
 // "-" (F61).
-func ValidWorkloadName(name string) bool { return validWorkloadName([]byte(name)) }
+func ValidWorkloadName(name string) bool { return validWorkloadName(name) }
 
-func validWorkloadName(name []byte) bool {
+func validWorkloadName[T text](name T) bool {
 	if len(name) == 0 || len(name) > WorkloadNameMax {
 		return false
 	}
-	for _, b := range name {
-		if (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '-' {
+	for i := range len(name) {
+		if b := name[i]; (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '-' {
 			return false
 		}
 	}
@@ -201,35 +205,31 @@ func splitAddress(name, prefix string) (netip.Addr, bool) {
 
 // HealthKey splits "health.<cell>.<field>".
 func HealthKey(name string) (cell wire.CellID, field string, ok bool) {
-	return splitCellString(name, PrefixHealth)
+	return splitCell(name, PrefixHealth)
 }
 
 // SplitEndpoint splits "ep.<cell>.<workload>".
 func SplitEndpoint(name string) (cell wire.CellID, workload string, ok bool) {
-	return splitCellString(name, PrefixEndpoint)
+	return splitCell(name, PrefixEndpoint)
 }
 
 // SplitDeny splits "deny.<cell>.<workload>".
 func SplitDeny(name string) (cell wire.CellID, workload string, ok bool) {
-	return splitCellString(name, PrefixDeny)
-}
-
-func splitCellString(name, prefix string) (wire.CellID, string, bool) {
-	cell, _, ok := splitCell([]byte(name), prefix)
-	if !ok {
-		return 0, "", false
-	}
-	return cell, name[len(prefix)+17:], true
+	return splitCell(name, PrefixDeny)
 }
 
 // splitCell splits "<prefix><cell>.<tail>", where tail has the form of a workload name. Like the
 // builders it knows exactly one form (F61).
-func splitCell(name []byte, prefix string) (cell wire.CellID, tail []byte, ok bool) {
+func splitCell[T text](name T, prefix string) (cell wire.CellID, tail T, ok bool) {
 	const digits = 16
+	var none T
 	if !hasPrefix(name, prefix) || len(name) < len(prefix)+digits+1 || name[len(prefix)+digits] != '.' {
-		return 0, nil, false
+		return 0, none, false
 	}
 	cell, ok = wire.DecodeCellID(name[len(prefix) : len(prefix)+digits])
 	tail = name[len(prefix)+digits+1:]
-	return cell, tail, ok && validWorkloadName(tail)
+	if !ok || !validWorkloadName(tail) {
+		return 0, none, false
+	}
+	return cell, tail, true
 }

@@ -82,7 +82,7 @@ func (c CellID) String() string {
 
 // ParseCellID accepts exactly what String prints of a valid id.
 func ParseCellID(s string) (CellID, error) {
-	c, ok := DecodeCellID([]byte(s))
+	c, ok := DecodeCellID(s)
 	if !ok {
 		return 0, fmt.Errorf("cell id %q: want 16 lower-case hexadecimal digits, neither all 0 nor all f", s)
 	}
@@ -91,12 +91,13 @@ func ParseCellID(s string) (CellID, error) {
 
 // DecodeCellID is ParseCellID for the hot path: it does not allocate and says only whether text is
 // the canonical form of a valid id.
-func DecodeCellID(text []byte) (CellID, bool) {
+func DecodeCellID[T ~string | ~[]byte](text T) (CellID, bool) {
 	if len(text) != 16 {
 		return 0, false
 	}
 	var c CellID
-	for _, digit := range text {
+	for i := range 16 {
+		digit := text[i]
 		switch {
 		case digit >= '0' && digit <= '9':
 			c = c<<4 | CellID(digit-'0')
