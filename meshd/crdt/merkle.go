@@ -174,7 +174,7 @@ func (t *tree) level(depth, prefix, levels int, dst []uint64) []uint64 {
 func (s *Store) leafDigest(leaf int) uint64 {
 	buffer := s.merkle.scratch[:0]
 	first := uint64(leaf) << (64 - leafBits)
-	last := first | 1<<(64-leafBits) - 1
+	last := first | (1<<(64-leafBits) - 1)
 	for i := s.index.seek(tagOf(first)); i < len(s.index.slots); i++ {
 		at := s.index.slots[i]
 		if at.reference == 0 {
