@@ -37,8 +37,10 @@ func (d *Detector) StatusChanged(now clock.Instant, id wire.CellID, status state
 // operator said it. At the last incarnation there is no answer left.
 func (d *Detector) refute(status state.CellStatus) {
 	switch {
-	case status.Life == state.Gone || status.Incarnation < d.self.Incarnation:
+	case status.Life == state.Gone:
 		return
+	case status.Incarnation < d.self.Incarnation:
+		// The store has not got what this cell says of itself: say it again.
 	case status.Life == state.Suspect || status.Life == state.Dead:
 		if status.Incarnation == math.MaxUint32 {
 			return
