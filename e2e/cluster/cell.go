@@ -25,6 +25,7 @@ type Cell struct {
 	Directory string // state root
 	cluster   *Cluster
 	number    int
+	group     string // control group, "" = none
 	keeper    *exec.Cmd
 	running   bool
 }
@@ -59,7 +60,9 @@ func (c *Cell) Start(context.Context) error {
 	c.keeper.Stdout, c.keeper.Stderr = log, log
 	c.keeper.Dir = "/"
 	c.keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // control-C is for us alone
-	if err := c.cluster.network.start(c.number, c.keeper); err != nil {
+	c.group = controlGroup(c.cluster.Directory, c.Name)
+	err = startInGroup(c.group, c.keeper, func() error { return c.cluster.network.start(c.number, c.keeper) })
+	if err != nil {
 		return fmt.Errorf("start %s: %w", c.Name, err)
 	}
 	keeper := c.keeper
@@ -81,7 +84,7 @@ func (c *Cell) arguments() []string {
 }
 
 func (c *Cell) membership() membership {
-	m := membership{namespace: c.cluster.network.namespaceLink(c.number), directory: c.Directory}
+	m := membership{namespace: c.cluster.network.namespaceLink(c.number), directory: c.Directory, group: c.group}
 	if c.keeper != nil && c.keeper.Process != nil {
 		m.keeper = c.keeper.Process.Pid
 	}

@@ -1,15 +1,11 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Leftovers lists what of a closed cluster is still on this machine: processes, network namespaces,
@@ -38,37 +34,6 @@ func Leftovers(directory string) []string {
 		left = append(left, "control group "+group)
 	}
 	return left
-}
-
-// controlGroupRoot is where control groups are mounted.
-const controlGroupRoot = "/sys/fs/cgroup"
-
-// controlGroups finds groups whose name carries the cluster's name.
-func controlGroups(directory string) []string {
-	name := filepath.Base(directory)
-	var found []string
-	_ = filepath.WalkDir(controlGroupRoot, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return fs.SkipDir // not readable for us, so not made by us
-		}
-		if entry.IsDir() && strings.Contains(entry.Name(), name) {
-			found = append(found, path)
-		}
-		return nil
-	})
-	return found
-}
-
-// removeControlGroups removes the groups of a cluster, children first.
-func removeControlGroups(directory string) error {
-	var problems []error
-	groups := controlGroups(directory)
-	for i := len(groups) - 1; i >= 0; i-- {
-		if err := unix.Rmdir(groups[i]); err != nil && !errors.Is(err, unix.ENOENT) {
-			problems = append(problems, fmt.Errorf("remove control group %s: %w", groups[i], err))
-		}
-	}
-	return errors.Join(problems...)
 }
 
 func ownedByUs(path string) error {

@@ -57,14 +57,16 @@ type membership struct {
 	keeper    int    // the root of its process tree, 0 = none
 	namespace string // target of /proc/<pid>/ns/net, "" = not used
 	directory string // of the cell; a command line or working directory below it belongs
+	group     string // control group, "" = not used
 }
 
 // find returns the process ids of a cell, never our own.
 func (m membership) find() []int {
 	all := scanProcesses()
+	grouped := groupProcesses(m.group)
 	found := map[int]bool{}
 	for _, p := range all {
-		if p.id != os.Getpid() && (p.id == m.keeper || m.owns(p.id)) {
+		if p.id != os.Getpid() && (p.id == m.keeper || grouped[p.id] || m.owns(p.id)) {
 			found[p.id] = true
 		}
 	}
@@ -124,6 +126,7 @@ const killRounds = 500
 // killAll sends SIGKILL until nothing of the cell is left.
 func (m membership) killAll() error {
 	var left []int
+	killGroup(m.group)
 	for range killRounds {
 		if left = m.find(); len(left) == 0 {
 			return nil
