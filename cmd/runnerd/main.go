@@ -1,0 +1,85 @@
+// Command runnerd runs workloads for meshd within the bounds of the host's policy. See
+// docs/runnerd.md. "runnerd shim" and "runnerd stage" are internal.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"colloid.net/runnerd"
+	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/shim"
+)
+
+// software is set by the linker in releases.
+var software = "development"
+
+func main() {
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case shim.ArgumentShim:
+			os.Exit(shim.Main())
+		case shim.ArgumentStage:
+			os.Exit(shim.StageMain())
+		}
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	supply := flag.Int("supply-fd", -1, "descriptor of the `socket` on which the launcher passes connections of meshd")
+	listen := flag.Int("listen-fd", -1, "descriptor of a listening unix `socket`, for systemd")
+	directory := flag.String("directory", "/var/lib/colloid/runnerd", "state `directory`")
+	policy := flag.String("policy", "/etc/colloid/runnerd.policy", "policy `file`")
+	meshd := flag.Int64("meshd-uid", -1, "`uid` of meshd; default: meshd_user of the policy, else the own uid")
+	flag.Parse()
+	if flag.NArg() > 0 || (*supply < 0) == (*listen < 0) {
+		return fmt.Errorf("runnerd: exactly one of --supply-fd and --listen-fd is needed, and no arguments")
+	}
+	shim.IsolateDescriptors()
+	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
+	supervisor, err := runnerd.Open(runnerd.Options{
+		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: software, Log: logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer supervisor.Close()
+	ended := make(chan error, 1)
+	go func() {
+		if *supply >= 0 {
+			ended <- supervisor.ServeSupply(os.NewFile(uintptr(*supply), "supply"), supervisor.Allowed(*meshd))
+			return
+		}
+		ended <- supervisor.ServeListener(os.NewFile(uintptr(*listen), "listen"), supervisor.Allowed(*meshd))
+	}()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGPIPE)
+	select {
+	case err := <-ended:
+		return err
+	case <-signals:
+		return nil
+	}
+}
+
+// groups prepares control groups where the host allows it. Without them runnerd works, and says so.
+func groups(logger *log.Logger) *cgroup.Manager {
+	root, own, err := cgroup.Mount()
+	if err == nil {
+		var manager *cgroup.Manager
+		if manager, err = cgroup.Open(root, own, os.Getpid()); err == nil {
+			return manager
+		}
+	}
+	logger.Printf("no control groups: %v", err)
+	return nil
+}

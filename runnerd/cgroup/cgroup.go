@@ -1,0 +1,289 @@
+// Package cgroup keeps each instance in a control group of its own (F141), below the group that
+// runnerd itself was given:
+//
+//	<own group>/daemon                                runnerd, where controllers are handed down
+//	<own group>/colloid/<key hash>-<slot>-<nonce>     one instance
+//
+// Only version 2 is used. Where no version 2 hierarchy can be written, Manager is nil and instances
+// run without one; where it lacks the controllers cpu, memory and pids (hybrid hosts), groups still
+// gather processes for killing, and Enforced is false.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Limits of one instance. Zero means none, except PIDs: zero is PIDsDefault.
+type Limits struct {
+	CPUMillicores uint32
+	MemoryMiB     uint32
+	PIDs          uint32
+}
+
+// PIDsDefault bounds the processes of an instance whose specification says nothing.
+const PIDsDefault = 512
+
+const (
+	periodMicroseconds = 100_000
+	quotaMinimum       = 1_000 // the kernel refuses less
+	instancesName      = "colloid"
+	daemonName         = "daemon"
+	removeTries        = 100
+)
+
+var controllersWanted = []string{"cpu", "memory", "pids"}
+
+// Manager makes and removes groups. Its methods may be called from several goroutines.
+type Manager struct {
+	parent      string // directory of the instances' groups
+	controllers []string
+	mkdir       func(path string) error // os.Mkdir, or that of a fake
+	rmdir       func(path string) error
+}
+
+// Mount finds where version 2 is mounted and which group this process is in there.
+func Mount() (root, own string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", "", err
+	}
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", "", err
+	}
+	return find(string(mounts), string(groups))
+}
+
+var errAbsent = errors.New("cgroup v2 is not mounted")
+
+func find(mounts, groups string) (root, own string, err error) {
+	for line := range strings.SplitSeq(mounts, "\n") {
+		before, after, found := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if found && len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
+			root = fields[4]
+			break
+		}
+	}
+	if root == "" || strings.Contains(root, `\`) { // an escaped path: nobody mounts it there
+		return "", "", errAbsent
+	}
+	for line := range strings.SplitSeq(groups, "\n") {
+		if path, found := strings.CutPrefix(line, "0::"); found && filepath.IsAbs(path) {
+			return root, filepath.Clean(path), nil
+		}
+	}
+	return "", "", errAbsent
+}
+
+// Open prepares the hierarchy. A nil Manager with an error means that there will be no groups.
+func Open(root, own string, pid int) (*Manager, error) {
+	return open(root, own, pid, mkdir, os.Remove)
+}
+
+func mkdir(path string) error { return os.Mkdir(path, 0o755) }
+
+func open(root, own string, pid int, mkdir, rmdir func(string) error) (*Manager, error) {
+	if filepath.Base(own) == daemonName { // started again from inside its own leaf
+		own = filepath.Dir(own)
+	}
+	base := filepath.Join(root, own)
+	m := &Manager{parent: filepath.Join(base, instancesName), mkdir: mkdir, rmdir: rmdir}
+	if err := m.ensure(m.parent); err != nil {
+		return nil, fmt.Errorf("cgroup: create %s: %w", m.parent, err)
+	}
+	m.handDown(base, own, pid)
+	return m, nil
+}
+
+func (m *Manager) ensure(path string) error {
+	if err := m.mkdir(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// handDown enables what controllers there are for base/colloid/*. A group with processes cannot hand
+// controllers down, so runnerd moves to a leaf first, except out of the root group, which may.
+func (m *Manager) handDown(base, own string, pid int) {
+	available := words(filepath.Join(base, "cgroup.controllers"))
+	var wanted []string
+	for _, name := range controllersWanted {
+		if slices.Contains(available, name) {
+			wanted = append(wanted, name)
+		}
+	}
+	if len(wanted) == 0 {
+		return
+	}
+	if own != "/" {
+		leaf := filepath.Join(base, daemonName)
+		if m.ensure(leaf) != nil || write(filepath.Join(leaf, "cgroup.procs"), strconv.Itoa(pid)) != nil {
+			return
+		}
+	}
+	for _, name := range wanted {
+		if write(filepath.Join(base, "cgroup.subtree_control"), "+"+name) == nil &&
+			write(filepath.Join(m.parent, "cgroup.subtree_control"), "+"+name) == nil {
+			m.controllers = append(m.controllers, name)
+		}
+	}
+}
+
+func words(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text))
+}
+
+// write writes an existing control file; it creates none.
+func write(path, value string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(value)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// Enforced reports whether all three limits hold here.
+func (m *Manager) Enforced() bool { return m != nil && len(m.controllers) == len(controllersWanted) }
+
+// Missing names the controllers that are not available.
+func (m *Manager) Missing() []string {
+	var missing []string
+	for _, name := range controllersWanted {
+		if m == nil || !slices.Contains(m.controllers, name) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// Create makes the group of one instance with its limits and gives its directory.
+func (m *Manager) Create(name string, limits Limits) (string, error) {
+	path := filepath.Join(m.parent, name)
+	if err := m.ensure(path); err != nil {
+		return "", fmt.Errorf("cgroup: create %s: %w", path, err)
+	}
+	for _, control := range m.controls(limits) {
+		if err := write(filepath.Join(path, control.file), control.value); err != nil && !control.optional {
+			return "", fmt.Errorf("cgroup: set %s of %s to %s: %w", control.file, name, control.value, err)
+		}
+	}
+	return path, nil
+}
+
+type control struct {
+	file, value string
+	optional    bool // a kernel without the file is no reason not to start
+}
+
+func (m *Manager) controls(limits Limits) []control {
+	var list []control
+	if slices.Contains(m.controllers, "cpu") {
+		value := fmt.Sprintf("max %d", periodMicroseconds)
+		if limits.CPUMillicores > 0 {
+			quota := max(quotaMinimum, uint64(limits.CPUMillicores)*periodMicroseconds/1000)
+			value = fmt.Sprintf("%d %d", quota, periodMicroseconds)
+		}
+		list = append(list, control{"cpu.max", value, false})
+	}
+	if slices.Contains(m.controllers, "memory") {
+		value := "max"
+		if limits.MemoryMiB > 0 {
+			value = strconv.FormatUint(uint64(limits.MemoryMiB)<<20, 10)
+			list = append(list, control{"memory.swap.max", "0", true})
+		}
+		list = append(list, control{"memory.max", value, false}, control{"memory.oom.group", "1", true})
+	}
+	if slices.Contains(m.controllers, "pids") {
+		pids := limits.PIDs
+		if pids == 0 {
+			pids = PIDsDefault
+		}
+		list = append(list, control{"pids.max", strconv.FormatUint(uint64(pids), 10), false})
+	}
+	return list
+}
+
+// Add moves a process into a group.
+func Add(path string, pid int) error {
+	if err := write(filepath.Join(path, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+		return fmt.Errorf("cgroup: move process %d to %s: %w", pid, path, err)
+	}
+	return nil
+}
+
+// Members are the ids of the processes in the group.
+func Members(path string) []int {
+	var pids []int
+	for _, word := range words(filepath.Join(path, "cgroup.procs")) {
+		if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Kill ends every process of the group and of groups below it at once, and reports whether the
+// kernel can (cgroup.kill, Linux 5.14).
+func Kill(path string) bool { return write(filepath.Join(path, "cgroup.kill"), "1") == nil }
+
+// Remove removes the group with what the instance made below it. It waits for killed processes.
+func (m *Manager) Remove(name string) error {
+	path := filepath.Join(m.parent, name)
+	if name == "" || filepath.Dir(path) != m.parent {
+		return fmt.Errorf("cgroup: %q is no name of a group", name)
+	}
+	var err error
+	for range removeTries {
+		if err = m.removeTree(path, 0); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("cgroup: remove %s: %w", path, err)
+}
+
+func (m *Manager) removeTree(path string, depth int) error {
+	if entries, err := os.ReadDir(path); err == nil && depth < 16 {
+		for _, entry := range entries {
+			if entry.IsDir() {
+				_ = m.removeTree(filepath.Join(path, entry.Name()), depth+1)
+			}
+		}
+	}
+	return m.rmdir(path)
+}
+
+// Names are the groups that exist, for finding those nobody remembers.
+func (m *Manager) Names() []string {
+	entries, err := os.ReadDir(m.parent)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
+// Path is the directory of a group.
+func (m *Manager) Path(name string) string { return filepath.Join(m.parent, name) }

@@ -1,0 +1,5 @@
+package record
+
+import "syscall"
+
+const noFollow = syscall.O_NOFOLLOW | syscall.O_NONBLOCK

@@ -1,0 +1,64 @@
+package shim
+
+import (
+	"errors"
+	"strconv"
+
+	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
+)
+
+// Config is what a shim is told. It travels as a record through a pipe: arguments and variables of a
+// workload never stand in the command line of the shim.
+type Config struct {
+	Directory string // the instance's
+	Watch     bool   // only watch the process Root
+	Root      procfs.Process
+	Session   int // of the workload, for cleaning up
+
+	Cgroup      string // directory, "" = none
+	Identity    bool   // change to UID and GID
+	UID, GID    uint32
+	Arguments   []string // argv, the path included
+	Environment []string
+	LogRate     int
+}
+
+func (c *Config) record() record.Record {
+	r := record.Record{}
+	r.Set("directory", c.Directory)
+	r.Set("watch", strconv.FormatBool(c.Watch))
+	r.SetInt("pid", int64(c.Root.PID))
+	r.SetUint("ticks", c.Root.StartTicks)
+	r.SetInt("session", int64(c.Session))
+	r.Set("cgroup", c.Cgroup)
+	r.Set("identity", strconv.FormatBool(c.Identity))
+	r.SetUint("uid", uint64(c.UID))
+	r.SetUint("gid", uint64(c.GID))
+	r["argument"] = c.Arguments
+	r["variable"] = c.Environment
+	r.SetInt("log_rate", int64(c.LogRate))
+	return r
+}
+
+var errConfig = errors.New("shim: configuration lacks the directory or the arguments")
+
+func parseConfig(r record.Record) (*Config, error) {
+	c := &Config{
+		Directory:   r.Get("directory"),
+		Watch:       r.Get("watch") == "true",
+		Root:        procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")},
+		Session:     int(r.Int("session")),
+		Cgroup:      r.Get("cgroup"),
+		Identity:    r.Get("identity") == "true",
+		UID:         uint32(r.Uint("uid")),
+		GID:         uint32(r.Uint("gid")),
+		Arguments:   r["argument"],
+		Environment: r["variable"],
+		LogRate:     int(r.Int("log_rate")),
+	}
+	if c.Directory == "" || !c.Watch && len(c.Arguments) == 0 {
+		return nil, errConfig
+	}
+	return c, nil
+}

@@ -1,0 +1,149 @@
+package shim
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/procfs"
+)
+
+// launchTimeout bounds how long a shim may take to say that the workload runs.
+const launchTimeout = 20 * time.Second
+
+// lean is the environment of shims and stages: one processor, a small heap.
+var lean = []string{"GOMAXPROCS=1", "GOGC=25", "GOMEMLIMIT=8MiB", "GOTRACEBACK=none"}
+
+// Started is what a shim reports once the workload runs, or, in watch mode, once it watches.
+type Started struct {
+	Shim     procfs.Process
+	Workload procfs.Process
+}
+
+// Launch starts a shim and waits for its word; binary is the checked file to run (nil in watch mode).
+// An error is one sentence; the shim has then ended or is about to. The shim is a child of the caller,
+// who collects it (Started.Shim is set unless none could be started).
+func Launch(c *Config, binary *os.File) (Started, error) {
+	configRead, configWrite, err := os.Pipe()
+	if err != nil {
+		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+	}
+	defer configWrite.Close()
+	readyRead, readyWrite, err := os.Pipe()
+	if err != nil {
+		configRead.Close()
+		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+	}
+	defer readyRead.Close()
+	if binary == nil {
+		binary = configRead // any descriptor: the places are fixed
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		configRead.Close()
+		readyWrite.Close()
+		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+	}
+	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
+	pid, err := forkSelf(ArgumentShim, files)
+	null.Close()
+	configRead.Close()
+	readyWrite.Close()
+	if err != nil {
+		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+	}
+	shim, findErr := procfs.Find(pid)
+	_ = configWrite.SetWriteDeadline(time.Now().Add(launchTimeout))
+	_, err = configWrite.Write(c.record().Encode())
+	configWrite.Close()
+	started := Started{Shim: shim}
+	if err == nil && findErr == nil {
+		_ = readyRead.SetReadDeadline(time.Now().Add(launchTimeout))
+		started.Workload, err = readReady(readyRead)
+	}
+	return started, errors.Join(err, findErr)
+}
+
+func readReady(from *os.File) (procfs.Process, error) {
+	line, err := bufio.NewReaderSize(from, 4096).ReadString('\n')
+	if err != nil {
+		return procfs.Process{}, errors.New("the shim ended without a word")
+	}
+	line = strings.TrimSuffix(line, "\n")
+	fields := strings.Fields(line)
+	if len(fields) != 3 || fields[0] != "ok" {
+		return procfs.Process{}, errors.New(strings.TrimPrefix(line, "error "))
+	}
+	pid, err1 := strconv.Atoi(fields[1])
+	ticks, err2 := strconv.ParseUint(fields[2], 10, 64)
+	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
+}
+
+// forkSelf starts this binary again in a session of its own, with files as descriptors 0, 1, 2, ...
+// The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
+func forkSelf(argument string, files []uintptr) (int, error) {
+	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   lean,
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// closeOnExec marks every descriptor from 3 on, whoever left it open to us.
+func closeOnExec() {
+	if unix.CloseRange(3, ^uint(0)>>33, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return
+	}
+	for fd := 3; fd < 4096; fd++ { // before Linux 5.11
+		unix.CloseOnExec(fd)
+	}
+}
+
+// IsolateDescriptors keeps what runnerd itself inherited from reaching any child.
+func IsolateDescriptors() { closeOnExec() }
+
+// Run executes a checked file once as the workload's user, for an exec health check. Output goes
+// nowhere; the process is killed after the timeout. It returns the exit code.
+func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return UnknownCode, err
+	}
+	defer null.Close()
+	stage, err := forkStage(c, [3]uintptr{null.Fd(), null.Fd(), null.Fd()}, binary.Fd())
+	if err != nil {
+		return UnknownCode, err
+	}
+	defer stage.close()
+	process, err := procfs.Find(stage.pid)
+	if err == nil && c.Cgroup != "" {
+		err = cgroup.Add(c.Cgroup, stage.pid)
+	}
+	if err == nil {
+		err = stage.release()
+	}
+	if err == nil && !process.Wait(timeout, nil) {
+		err = fmt.Errorf("took longer than %v", timeout)
+	}
+	procfs.Tree{Session: stage.pid, Root: process, Keep: os.Getpid()}.Kill()
+	var status unix.WaitStatus
+	for {
+		if _, waitErr := unix.Wait4(stage.pid, &status, 0, nil); waitErr != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return UnknownCode, err
+	}
+	code, _ := exitCode(status)
+	return code, nil
+}

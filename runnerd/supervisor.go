@@ -1,0 +1,226 @@
+package runnerd
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/message"
+	"colloid.net/runnerd/policy"
+)
+
+// Supervisor runs the instances of one directory. Its methods may be called from any goroutine.
+type Supervisor struct {
+	options Options
+	lock    *os.File
+	audit   *audit
+	calls   chan func()
+	quit    chan struct{}
+	stopped chan struct{}
+	once    sync.Once
+	launch  chan struct{} // one token per launch under way
+
+	// All below belongs to the loop's goroutine.
+	policy      *policy.Policy
+	policyFile  fileIdentity
+	policyError string // why the file was not taken, "" = it was
+	instances   map[InstanceID]*instance
+	denials     []InstanceID // denied instances in the order they were denied
+	gone        []*message.Instance
+	session     *session
+	retry       *time.Timer
+	launchSlot  time.Duration
+}
+
+// Open locks the directory, reads the policy and adopts what runs. Close it to let the directory go;
+// workloads live on.
+func Open(options Options) (*Supervisor, error) {
+	options.complete()
+	directory, err := filepath.Abs(options.Directory)
+	if err != nil {
+		return nil, err
+	}
+	options.Directory = directory
+	s := &Supervisor{
+		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
+		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
+		instances: map[InstanceID]*instance{},
+	}
+	for _, name := range []string{"", instancesDirName, trashDirName} {
+		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {
+			return nil, fmt.Errorf("runnerd: create state directory: %w", err)
+		}
+	}
+	if s.lock, err = lockDirectory(directory); err != nil {
+		return nil, err
+	}
+	if s.audit, err = openAudit(filepath.Join(directory, "audit.log")); err != nil {
+		s.lock.Close()
+		return nil, err
+	}
+	s.loadPolicy()
+	s.emptyTrash()
+	s.adoptAll()
+	go s.loop()
+	return s, nil
+}
+
+// lockPatience is how long a new runnerd waits for the old one to end.
+const lockPatience = 5 * time.Second
+
+func lockDirectory(directory string) (*os.File, error) {
+	path := filepath.Join(directory, "lock")
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("runnerd: lock state directory: %w", err)
+	}
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(50 * time.Millisecond) {
+		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return file, nil
+		}
+		if time.Now().After(deadline) {
+			file.Close()
+			return nil, fmt.Errorf("runnerd: another runnerd uses %s, expected one per directory", directory)
+		}
+	}
+}
+
+// Close ends the supervisor and the session. Instances run on.
+func (s *Supervisor) Close() {
+	s.once.Do(func() { close(s.quit) })
+	<-s.stopped
+}
+
+func (s *Supervisor) loop() {
+	defer close(s.stopped)
+	tick := time.NewTicker(s.options.Timing.PolicyCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case call := <-s.calls:
+			call()
+		case <-tick.C:
+			s.checkPolicy()
+		case <-s.quit:
+			s.end()
+			return
+		}
+		s.flush()
+	}
+}
+
+func (s *Supervisor) end() {
+	if s.session != nil {
+		s.session.link.Close()
+	}
+	for _, i := range s.instances {
+		i.stopTimers()
+	}
+	if s.retry != nil {
+		s.retry.Stop()
+	}
+	s.audit.close()
+	s.lock.Close()
+}
+
+// post runs a function on the loop's goroutine, later. It reports false when the supervisor ended.
+func (s *Supervisor) post(call func()) bool {
+	select {
+	case s.calls <- call:
+		return true
+	case <-s.quit:
+		return false
+	}
+}
+
+// do is post that waits until the function has run.
+func (s *Supervisor) do(call func()) bool {
+	done := make(chan struct{})
+	if !s.post(func() { defer close(done); call() }) {
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-s.stopped:
+		return false
+	}
+}
+
+// report runs a function for an instance unless that has moved on since epoch.
+func (s *Supervisor) report(id InstanceID, epoch int, call func(*instance)) {
+	s.post(func() {
+		if i := s.instances[id]; i != nil && i.epoch == epoch {
+			call(i)
+		}
+	})
+}
+
+// enter moves an instance to another phase, durably if that must survive runnerd.
+func (s *Supervisor) enter(i *instance, next phase, reason string) {
+	i.stopTimers()
+	i.phase, i.reason, i.dirty = next, reason, true
+	if next != phaseRunning {
+		i.ready = readinessUnknown
+	}
+	if next == phaseDenied {
+		return
+	}
+	if err := i.save(); err != nil {
+		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
+	}
+}
+
+// forget removes an instance and its directory and tells meshd that it is gone.
+func (s *Supervisor) forget(i *instance) {
+	i.stopTimers()
+	delete(s.instances, i.id)
+	s.removeDirectory(i.directory)
+	s.announceGone(&message.Instance{
+		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
+		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),
+	})
+}
+
+// announceGone queues a GONE. Beyond the bound a whole listing says the same: what is not named in it
+// does not exist.
+func (s *Supervisor) announceGone(m *message.Instance) {
+	if len(s.gone) >= goneMax {
+		s.gone = nil
+		s.relist()
+		return
+	}
+	s.gone = append(s.gone, m)
+}
+
+// removeDirectory takes the name away at once and the content in the background.
+func (s *Supervisor) removeDirectory(directory string) {
+	if directory == "" {
+		return
+	}
+	trash := filepath.Join(s.options.Directory, trashDirName, fmt.Sprintf("%s-%d", filepath.Base(directory), bootTime()))
+	if err := os.Rename(directory, trash); err != nil {
+		if !os.IsNotExist(err) {
+			s.options.Log.Printf("cannot remove %s: %v", directory, err)
+		}
+		return
+	}
+	go os.RemoveAll(trash)
+}
+
+func (s *Supervisor) emptyTrash() {
+	trash := filepath.Join(s.options.Directory, trashDirName)
+	entries, err := os.ReadDir(trash)
+	if err != nil || len(entries) == 0 {
+		return
+	}
+	go func() {
+		for _, entry := range entries {
+			_ = os.RemoveAll(filepath.Join(trash, entry.Name()))
+		}
+	}()
+}

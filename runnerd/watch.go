@@ -1,0 +1,232 @@
+package runnerd
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/health"
+	"colloid.net/runnerd/policy"
+	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/shim"
+	"colloid.net/workload"
+)
+
+// running begins the watch over a workload that runs: its end, the end of its shim, its health.
+func (s *Supervisor) running(i *instance) {
+	wasReady := i.ready == readinessReady && i.phase == phaseRunning // adopted
+	i.stopTimers()
+	i.phase, i.dirty, i.reason = phaseRunning, true, ""
+	if !wasReady {
+		i.ready = readinessUnknown
+	}
+	if err := i.save(); err != nil {
+		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	i.cancel = cancel
+	s.watch(ctx, i)
+	s.watchHealth(ctx, i, wasReady)
+}
+
+// run is the copy of an instance that its goroutines work on.
+type run struct {
+	directory string
+	process   procfs.Process
+	shim      procfs.Process
+	groups    *cgroup.Manager
+	group     string
+}
+
+func (s *Supervisor) runOf(i *instance) run {
+	return run{directory: i.directory, process: i.process, shim: i.shim, groups: s.options.Groups, group: i.group}
+}
+
+func (s *Supervisor) watch(ctx context.Context, i *instance) {
+	id, epoch, r := i.id, i.epoch, s.runOf(i)
+	go func() {
+		if !r.process.Wait(-1, ctx.Done()) {
+			return
+		}
+		age := r.process.Age()
+		code, reason := r.settle()
+		s.report(id, epoch, func(i *instance) { s.ended(i, code, reason, age) })
+	}()
+	go s.watchShim(ctx, id, epoch, r)
+}
+
+// watchShim replaces a shim that was killed while its workload lives (DESIGN.md, crash independence).
+func (s *Supervisor) watchShim(ctx context.Context, id InstanceID, epoch int, r run) {
+	for {
+		if !r.shim.Wait(-1, ctx.Done()) {
+			return
+		}
+		reapShim(r.shim)
+		if !r.process.Alive() {
+			return
+		}
+		started, err := shim.Launch(&shim.Config{
+			Directory: r.directory, Watch: true, Root: r.process, Session: r.process.PID,
+			Cgroup: r.groupPath(), LogRate: s.logRate(),
+		}, nil)
+		if err != nil {
+			s.options.Log.Printf("cannot replace the shim of %s: %v", id, err)
+			reapShim(started.Shim)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		s.options.Log.Printf("the shim of %s was killed and has been replaced", id)
+		r.shim = started.Shim
+		s.report(id, epoch, func(i *instance) { i.shim = started.Shim })
+	}
+}
+
+func (s *Supervisor) logRate() (rate int) {
+	rate = policy.LogRateDefault
+	s.do(func() { rate = s.policy.LogRate })
+	return rate
+}
+
+func (r *run) groupPath() string {
+	if r.groups == nil || r.group == "" {
+		return ""
+	}
+	return r.groups.Path(r.group)
+}
+
+// settle waits until the shim has cleaned up behind an ended workload, and reads the exit status.
+func (r *run) settle() (code int, reason string) {
+	for deadline := time.Now().Add(shimPatience); shim.Locked(r.directory); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			if now := loadProcess(filepath.Join(r.directory, shim.FileShim)); now.PID != 0 {
+				_ = now.Signal(unix.SIGKILL)
+			}
+			break
+		}
+	}
+	reapShim(r.shim)
+	r.clean()
+	return readExit(r.directory, r.process)
+}
+
+// clean kills what is left of the workload's processes and removes its control group.
+func (r *run) clean() {
+	if path := r.groupPath(); path != "" {
+		killGroup(path)
+	}
+	if r.process.PID > 0 {
+		tree := procfs.Tree{Session: r.process.PID, Root: r.process, Adopter: r.shim, Keep: r.shim.PID}
+		tree.Kill()
+	}
+	if r.groups != nil && r.group != "" {
+		_ = r.groups.Remove(r.group)
+	}
+}
+
+// killGroup ends all processes of a control group.
+func killGroup(path string) {
+	if cgroup.Kill(path) {
+		return
+	}
+	for _, pid := range cgroup.Members(path) { // before Linux 5.14
+		if p, err := procfs.Find(pid); err == nil {
+			_ = p.Signal(unix.SIGKILL)
+		}
+	}
+}
+
+// reapShim collects a shim that is a child of this runnerd and has ended.
+func reapShim(p procfs.Process) {
+	if p.PID > 0 && !p.Alive() {
+		_, _ = unix.Wait4(p.PID, nil, unix.WNOHANG, nil)
+	}
+}
+
+// loadProcess reads a process of this boot from a record, the zero Process if there is none.
+func loadProcess(path string) procfs.Process {
+	r, err := record.Load(path)
+	if err != nil || r.Get("boot") != procfs.BootID() {
+		return procfs.Process{}
+	}
+	return procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")}
+}
+
+func readExit(directory string, p procfs.Process) (code int, reason string) {
+	path := filepath.Join(directory, shim.FileExit)
+	r, err := record.Load(path)
+	if err != nil || loadProcess(path) != p {
+		return shim.UnknownCode, "ended, its exit code is unknown"
+	}
+	return int(r.Int("code")), r.Get("reason")
+}
+
+func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool) {
+	id, epoch := i.id, i.epoch
+	check := health.Check{
+		Spec: i.spec, Address: i.address, Ready: wasReady,
+		Changed: func(ready bool, reason string) {
+			s.report(id, epoch, func(i *instance) { s.healthChanged(i, ready, reason) })
+		},
+	}
+	if i.spec.Health.Kind == workload.HealthExec {
+		permit, err := s.policy.Check(i.spec)
+		if err != nil {
+			return // checkPolicy stops the instance
+		}
+		check.Execute = s.runProbe(i, permit)
+	}
+	go check.Run(ctx)
+}
+
+func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
+	next := readinessFailed
+	if ready {
+		next = readinessReady
+	}
+	if i.ready == next && i.reason == reason {
+		return
+	}
+	i.ready, i.reason, i.dirty = next, reason, true
+	if err := i.save(); err != nil {
+		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
+	}
+}
+
+// ended decides what follows the end of a workload that should run.
+func (s *Supervisor) ended(i *instance, code int, reason string, ran time.Duration) {
+	i.exitCode, i.process, i.group = code, procfs.Process{}, ""
+	policy := i.spec.Restart
+	if policy == workload.RestartNever || policy == workload.RestartOnFailure && code == 0 {
+		s.enter(i, phaseExited, reason)
+		return
+	}
+	timing := &s.options.Timing
+	if ran >= timing.BackoffReset {
+		i.delay = 0
+	}
+	if i.delay == 0 {
+		i.delay = timing.BackoffFirst
+	} else {
+		i.delay = min(i.delay*backoffNumerator/backoffDenominator, timing.BackoffMax)
+	}
+	i.restarts++
+	i.next = bootTime() + i.delay
+	s.waitForNext(i, reason)
+}
+
+// waitForNext launches again when the back-off is over.
+func (s *Supervisor) waitForNext(i *instance, reason string) {
+	s.enter(i, phaseWaiting, reason)
+	id, epoch := i.id, i.epoch
+	i.timer = time.AfterFunc(max(0, i.next-bootTime()), func() {
+		s.report(id, epoch, func(i *instance) { s.beginLaunch(i, reason) })
+	})
+}
