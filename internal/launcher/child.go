@@ -22,9 +22,6 @@ type Program struct {
 	Confinement Confinement
 }
 
-// exitMisconfigured is the status with which a child says that trying again cannot help.
-const exitMisconfigured = 2
-
 // supplyDescriptor is where a child finds its supply socket: the first after standard error.
 const supplyDescriptor = 3
 

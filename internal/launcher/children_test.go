@@ -36,10 +36,10 @@ func playRole(role string) int {
 		note("crashes")
 		return 1
 	case "misconfigured":
-		return exitMisconfigured
+		return supply.ExitMisconfigured
 	case "leave":
 		note("leaves")
-		return 0
+		return supply.ExitLeft
 	case "launcher":
 		return playLauncher()
 	}
@@ -59,9 +59,6 @@ func playRole(role string) int {
 				continue
 			}
 			note("stops")
-			if role == "meshd" {
-				return 0
-			}
 			return 0
 		case <-ended:
 			note("orphaned")

@@ -11,12 +11,12 @@
 // itself is killed, every child sees end of file on its supply socket and exits; workloads live on
 // and are adopted at the next start.
 //
-// What a child's exit status means:
+// What a child's exit status means (constants in ipc/supply):
 //
-//	meshd 0     the cell has left the cluster: the launcher stops the helpers and ends as well
+//	meshd 3     the cell has left its cluster: the launcher stops the helpers and ends as well
 //	any 2       the configuration is wrong, trying again cannot help: meshd ends the launcher, a
 //	            helper stays down and the cell runs without it
-//	otherwise   a failure, started again
+//	otherwise   started again
 //
 // # Directories
 //

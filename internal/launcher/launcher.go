@@ -217,14 +217,14 @@ func (l *launcher) handleExit(e exit) (done bool, err error) {
 	c.ended()
 	status := exitStatus(e.err)
 	switch {
-	case c == l.meshd && status == 0:
+	case c == l.meshd && status == supply.ExitLeft:
 		c.state = down
 		l.options.Log.Print("this cell has left its cluster")
 		return true, nil
-	case c == l.meshd && status == exitMisconfigured:
+	case c == l.meshd && status == supply.ExitMisconfigured:
 		c.state = down
 		return true, ErrMisconfigured
-	case status == exitMisconfigured:
+	case status == supply.ExitMisconfigured:
 		c.state = down
 		l.options.Log.Printf("%s cannot run with its configuration; the cell goes on without it", c.program.Name)
 		return false, nil

@@ -245,6 +245,18 @@ func TestMisconfiguredMeshdEndsTheLauncher(t *testing.T) {
 	}
 }
 
+func TestMeshdStoppedByHandIsStartedAgain(t *testing.T) {
+	r := launch(t, nil, "meshd", "runnerd")
+	pids := await(t, r.directory, "meshd", "as runnerd", 1)
+	if err := unix.Kill(pids[0], unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r.directory, "meshd", "as runnerd", 2)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLeavingCellEndsTheLauncher(t *testing.T) {
 	r := launch(t, nil, "leave", "runnerd")
 	if err := r.wait(); err != nil {

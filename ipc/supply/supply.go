@@ -23,6 +23,15 @@ import (
 // NameMax bounds the name in a datagram.
 const NameMax = 32
 
+// Exit statuses with which a child tells the launcher what to do. Every other status, 0 included, is
+// an end that nobody asked for: the child is started again.
+const (
+	// ExitMisconfigured: the configuration is wrong, trying again cannot help.
+	ExitMisconfigured = 2
+	// ExitLeft: meshd has left its cluster for good; the launcher stops everything and ends.
+	ExitLeft = 3
+)
+
 // descriptorsMax is how many descriptors a reader has room for; only one is accepted, but room for a
 // few means that a surplus is seen and closed instead of lost by truncation.
 const descriptorsMax = 4

@@ -1,0 +1,221 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"golang.org/x/sys/unix"
+)
+
+// Cell is one machine of the cluster.
+type Cell struct {
+	Name      string
+	Address   netip.Addr
+	Directory string // state root
+	cluster   *Cluster
+	number    int
+	group     string // control group, "" = none
+	keeper    *exec.Cmd
+	running   bool
+}
+
+func newCell(c *Cluster, number int) *Cell {
+	name := "cell-" + strconv.Itoa(number+1)
+	return &Cell{Name: name, Address: c.network.address(number), Directory: filepath.Join(c.Directory, name),
+		cluster: c, number: number}
+}
+
+// Socket is the path of the cell's command socket.
+func (c *Cell) Socket() string { return filepath.Join(c.Directory, "run", "colloid.sock") }
+
+func (c *Cell) logPath() string { return filepath.Join(c.cluster.Directory, c.Name+".log") }
+
+// Start starts the cell's launcher, at first and after Kill. It does not wait for anything.
+func (c *Cell) Start(context.Context) error {
+	if c.running {
+		return fmt.Errorf("%s already runs", c.Name)
+	}
+	log, err := os.OpenFile(c.logPath(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c.keeper = exec.Command(self, c.arguments()...)
+	c.keeper.Env = append(os.Environ(), keeperVariable+"=1")
+	c.keeper.Stdout, c.keeper.Stderr = log, log
+	c.keeper.Dir = "/"
+	c.keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // control-C is for us alone
+	c.group = controlGroup(c.cluster.Directory, c.Name)
+	err = startInGroup(c.group, c.keeper, func() error { return c.cluster.network.start(c.number, c.keeper) })
+	if err != nil {
+		return fmt.Errorf("start %s: %w", c.Name, err)
+	}
+	keeper := c.keeper
+	go func() { _ = keeper.Wait() }() // only to reap it; what matters is read from /proc
+	c.running = true
+	c.cluster.options.Log("started %s at %s", c.Name, c.Address)
+	return c.cluster.describe()
+}
+
+func (c *Cell) arguments() []string {
+	bind := netip.AddrPortFrom(c.Address, uint16(c.cluster.port)).String()
+	arguments := []string{c.cluster.Program("colloid"), "--directory", c.Directory, "--bind", bind,
+		"--policy", c.cluster.policyPath()}
+	if c.number > 0 {
+		first := netip.AddrPortFrom(c.cluster.Cells[0].Address, uint16(c.cluster.port)).String()
+		arguments = append(arguments, "--join", first)
+	}
+	return append(arguments, c.cluster.options.CellArguments...)
+}
+
+func (c *Cell) membership() membership {
+	m := membership{namespace: c.cluster.network.namespaceLink(c.number), directory: c.Directory, group: c.group}
+	if c.keeper != nil && c.keeper.Process != nil {
+		m.keeper = c.keeper.Process.Pid
+	}
+	return m
+}
+
+// Processes lists every process of the cell: keeper, launcher, daemons, workloads.
+func (c *Cell) Processes() []int { return c.membership().find() }
+
+// Kill ends every process of the cell with SIGKILL, like a machine that loses power. Its state
+// directory stays; Start brings it back.
+func (c *Cell) Kill() error {
+	err := c.membership().killAll()
+	c.running = false
+	return err
+}
+
+// KillProgram ends the processes of one program of the cell ("meshd", "runnerd", "colloid") with
+// SIGKILL and returns how many there were.
+func (c *Cell) KillProgram(name string) (int, error) {
+	killed := 0
+	for _, id := range c.Processes() {
+		if readLink(fmt.Sprintf("/proc/%d/exe", id)) != c.cluster.Program(name) {
+			continue
+		}
+		if err := unix.Kill(id, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return killed, err
+		}
+		killed++
+	}
+	return killed, nil
+}
+
+// Pause stops every process of the cell as a suspended machine does; Resume lets them go on.
+func (c *Cell) Pause() { c.membership().signalAll(unix.SIGSTOP) }
+
+// Resume ends Pause.
+func (c *Cell) Resume() { c.membership().signalAll(unix.SIGCONT) }
+
+// Cut takes the cell off the network and Heal brings it back. ErrNoLink without namespaces.
+func (c *Cell) Cut() error { return c.cluster.network.setLink(c.number, false) }
+
+// Heal ends Cut.
+func (c *Cell) Heal() error { return c.cluster.network.setLink(c.number, true) }
+
+// Result is what a run of the command line gave.
+type Result struct {
+	Output, Errors string // standard output and standard error
+	Exit           int
+}
+
+// cliTimeout bounds one run of the command line.
+const cliTimeout = 60 * time.Second
+
+// Run runs `colloid` with the cell's socket. An exit status other than 0 is not an error.
+func (c *Cell) Run(ctx context.Context, arguments ...string) (Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, cliTimeout)
+	defer cancel()
+	command := exec.CommandContext(ctx, c.cluster.Program("colloid"),
+		append([]string{"--socket", c.Socket()}, arguments...)...)
+	var output, messages bytes.Buffer
+	command.Stdout, command.Stderr = &output, &messages
+	err := command.Run()
+	result := Result{Output: output.String(), Errors: messages.String(), Exit: command.ProcessState.ExitCode()}
+	var failed *exec.ExitError
+	if errors.As(err, &failed) && ctx.Err() == nil {
+		return result, nil
+	}
+	return result, err
+}
+
+// Command is Run that demands exit status 0 and returns the output.
+func (c *Cell) Command(ctx context.Context, arguments ...string) (string, error) {
+	result, err := c.Run(ctx, arguments...)
+	if err == nil && result.Exit != 0 {
+		err = fmt.Errorf("colloid %v on %s: exit status %d: %s", arguments, c.Name, result.Exit, result.Errors)
+	}
+	return result.Output, err
+}
+
+// exitNeedsHuman is `colloid status` telling that something waits for an operator.
+const exitNeedsHuman = 3
+
+// Status asks the cell for its view of the cluster.
+func (c *Cell) Status(ctx context.Context) (*uds.Status, error) {
+	result, err := c.Run(ctx, "status", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	if result.Exit != 0 && result.Exit != exitNeedsHuman {
+		return nil, fmt.Errorf("status of %s: exit status %d: %s", c.Name, result.Exit, result.Errors)
+	}
+	status := new(uds.Status)
+	if err := json.Unmarshal([]byte(result.Output), status); err != nil {
+		return nil, fmt.Errorf("status of %s: %w", c.Name, err)
+	}
+	return status, nil
+}
+
+// WaitActive waits until the cell takes part in its cluster.
+func (c *Cell) WaitActive(ctx context.Context, limit time.Duration) error {
+	return WaitFor(ctx, limit, c.Name+" to become active", func(ctx context.Context) error {
+		if len(c.Processes()) == 0 {
+			return errors.New("its processes have ended")
+		}
+		status, err := c.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if status.Cell.State != "active" {
+			return fmt.Errorf("it is %s", status.Cell.State)
+		}
+		return nil
+	})
+}
+
+// LogTail returns the last bytes of what the cell's processes printed.
+func (c *Cell) LogTail(size int64) string {
+	file, err := os.Open(c.logPath())
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return ""
+	}
+	tail := make([]byte, min(size, info.Size()))
+	n, err := file.ReadAt(tail, info.Size()-int64(len(tail)))
+	if err != nil && n == 0 {
+		return ""
+	}
+	return string(tail[:n])
+}

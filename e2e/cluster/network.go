@@ -1,0 +1,318 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoLink means that cells without network namespaces have no link that could be cut.
+var ErrNoLink = errors.New("cells on the loopback interface have no link to cut: run as root")
+
+// network is where the cells of a cluster live.
+type network interface {
+	// address of cell number i, counted from 0.
+	address(i int) netip.Addr
+	// start starts a command inside cell i.
+	start(i int, command *exec.Cmd) error
+	// dial connects from the operator's place.
+	dial(ctx context.Context, kind, address string) (net.Conn, error)
+	// setLink cuts or restores the link of cell i.
+	setLink(i int, up bool) error
+	// namespaceLink is what /proc/<pid>/ns/net of the cell's processes says, "" without namespaces.
+	namespaceLink(i int) string
+	// names of the namespaces: cells, then the switch.
+	names() []string
+	close() error
+}
+
+// loopback gives the cells addresses 127.0.0.1, 127.0.0.2, ... of the host.
+type loopback struct{}
+
+func (loopback) address(i int) netip.Addr       { return netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}) }
+func (loopback) start(_ int, c *exec.Cmd) error { return c.Start() }
+func (loopback) setLink(int, bool) error        { return ErrNoLink }
+func (loopback) namespaceLink(int) string       { return "" }
+func (loopback) names() []string                { return nil }
+func (loopback) close() error                   { return nil }
+func (loopback) dial(ctx context.Context, kind, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, kind, address)
+}
+
+// freePort finds a UDP and TCP port that is free on the first cells of the loopback network,
+// beginning with the wanted one.
+func freePort(wanted, cells int) (int, error) {
+	const tries = 200
+	for port := wanted; port < wanted+tries; port++ {
+		if portFree(port, cells) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no port from %d to %d is free on 127.0.0.1 to 127.0.0.%d", wanted, wanted+tries-1, cells)
+}
+
+func portFree(port, cells int) bool {
+	for i := range cells {
+		address := net.JoinHostPort(loopback{}.address(i).String(), strconv.Itoa(port))
+		datagrams, err := net.ListenPacket("udp", address)
+		if err != nil {
+			return false
+		}
+		datagrams.Close()
+		stream, err := net.Listen("tcp", address)
+		if err != nil {
+			return false
+		}
+		stream.Close()
+	}
+	return true
+}
+
+// bridged is one namespace per cell and one for the bridge.
+type bridged struct {
+	prefix string
+	subnet byte // 10.77.<subnet>.0/24
+	cells  int
+}
+
+const (
+	bridgeName   = "switch"
+	cellLink     = "mesh0"
+	switchHost   = 254
+	bridgedCells = 200 // as many as the subnet has room for
+)
+
+// newBridged makes the namespaces. On failure it removes what it made.
+func newBridged(prefix string, cells int) (*bridged, error) {
+	if cells > bridgedCells {
+		return nil, fmt.Errorf("%d cells asked, the bridge has room for %d", cells, bridgedCells)
+	}
+	b := &bridged{prefix: prefix, subnet: byte(os.Getpid()%250 + 1), cells: cells}
+	if err := b.build(); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+func (b *bridged) cellName(i int) string { return fmt.Sprintf("%s-%d", b.prefix, i+1) }
+func (b *bridged) switchName() string    { return b.prefix + "-switch" }
+
+func (b *bridged) names() []string {
+	all := make([]string, 0, b.cells+1)
+	for i := range b.cells {
+		all = append(all, b.cellName(i))
+	}
+	return append(all, b.switchName())
+}
+
+func (b *bridged) address(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 77, b.subnet, byte(i + 1)})
+}
+
+func (b *bridged) build() error {
+	for _, name := range b.names() {
+		if err := createNamespace(name); err != nil {
+			return fmt.Errorf("create network namespace %s: %w", name, err)
+		}
+	}
+	hub, err := openNamespace(b.switchName())
+	if err != nil {
+		return err
+	}
+	defer hub.close()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	if err := hub.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("create bridge: %w", err)
+	}
+	gateway := netip.AddrFrom4([4]byte{10, 77, b.subnet, switchHost})
+	if err := hub.configure(bridge, netip.PrefixFrom(gateway, 24)); err != nil {
+		return err
+	}
+	for i := range b.cells {
+		if err := b.plug(hub, bridge, i); err != nil {
+			return fmt.Errorf("connect %s: %w", b.cellName(i), err)
+		}
+	}
+	return nil
+}
+
+// plug connects cell i with the bridge.
+func (b *bridged) plug(hub *namespace, bridge netlink.Link, i int) error {
+	cell, err := openNamespace(b.cellName(i))
+	if err != nil {
+		return err
+	}
+	defer cell.close()
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: b.port(i)},
+		PeerName:  cellLink, PeerNamespace: netlink.NsFd(int(cell.handle)),
+	}
+	if err := hub.LinkAdd(pair); err != nil {
+		return err
+	}
+	if err := hub.LinkSetMaster(pair, bridge); err != nil {
+		return err
+	}
+	if err := hub.LinkSetUp(pair); err != nil {
+		return err
+	}
+	link, err := cell.LinkByName(cellLink)
+	if err != nil {
+		return err
+	}
+	return cell.configure(link, netip.PrefixFrom(b.address(i), 24))
+}
+
+func (b *bridged) port(i int) string { return "port" + strconv.Itoa(i+1) }
+
+func (b *bridged) setLink(i int, up bool) error {
+	hub, err := openNamespace(b.switchName())
+	if err != nil {
+		return err
+	}
+	defer hub.close()
+	link, err := hub.LinkByName(b.port(i))
+	if err != nil {
+		return err
+	}
+	if up {
+		return hub.LinkSetUp(link)
+	}
+	return hub.LinkSetDown(link)
+}
+
+func (b *bridged) namespaceLink(i int) string {
+	inode, err := namespaceInode(b.cellName(i))
+	if err != nil {
+		return ""
+	}
+	return "net:[" + strconv.FormatUint(inode, 10) + "]"
+}
+
+func (b *bridged) start(i int, command *exec.Cmd) error {
+	return inNamespace(b.cellName(i), command.Start)
+}
+
+func (b *bridged) dial(ctx context.Context, kind, address string) (connection net.Conn, err error) {
+	// A socket keeps the namespace it was made in; only its making needs the thread.
+	errDial := inNamespace(b.switchName(), func() error {
+		connection, err = new(net.Dialer).DialContext(ctx, kind, address)
+		return err
+	})
+	return connection, errDial
+}
+
+func (b *bridged) close() error {
+	var problems []error
+	for _, name := range b.names() {
+		if err := deleteNamespace(name); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// namespace is a netlink handle inside a named network namespace.
+type namespace struct {
+	*netlink.Handle
+	handle netns.NsHandle
+}
+
+func openNamespace(name string) (*namespace, error) {
+	handle, err := netns.GetFromName(name)
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %s: %w", name, err)
+	}
+	requests, err := netlink.NewHandleAt(handle)
+	if err != nil {
+		return nil, errors.Join(err, handle.Close())
+	}
+	return &namespace{Handle: requests, handle: handle}, nil
+}
+
+func (n *namespace) close() {
+	n.Close()
+	n.handle.Close()
+}
+
+// configure gives a link its address and brings it and the loopback interface up.
+func (n *namespace) configure(link netlink.Link, prefix netip.Prefix) error {
+	address, err := netlink.ParseAddr(prefix.String())
+	if err != nil {
+		return err
+	}
+	if err := n.AddrAdd(link, address); err != nil {
+		return err
+	}
+	if err := n.LinkSetUp(link); err != nil {
+		return err
+	}
+	local, err := n.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return n.LinkSetUp(local)
+}
+
+// inNamespace runs f on a thread of its own inside a namespace; the thread ends with it.
+func inNamespace(name string, f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		handle, err := netns.GetFromName(name)
+		if err != nil {
+			result <- fmt.Errorf("network namespace %s: %w", name, err)
+			return
+		}
+		defer handle.Close()
+		if err := netns.Set(handle); err != nil {
+			result <- fmt.Errorf("enter network namespace %s: %w", name, err)
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}
+
+func createNamespace(name string) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the thread is inside the new namespace afterwards and ends
+		handle, err := netns.NewNamed(name)
+		if err == nil {
+			err = handle.Close()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// deleteNamespace removes a named namespace; one that does not exist is no error.
+func deleteNamespace(name string) error {
+	err := netns.DeleteNamed(name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if errors.Is(err, unix.EINVAL) { // a file without a mount: left by an interrupted creation
+		err = os.Remove("/run/netns/" + name)
+	}
+	return err
+}
+
+func namespaceInode(name string) (uint64, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat("/run/netns/"+name, &stat); err != nil {
+		return 0, err
+	}
+	return stat.Ino, nil
+}

@@ -1,0 +1,21 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func (c *Cluster) policyPath() string { return filepath.Join(c.Directory, "policy") }
+
+// writePolicy allows exactly the installed workload programs on every host (decision D2), on any
+// unprivileged port.
+func (c *Cluster) writePolicy() error {
+	var text strings.Builder
+	for _, name := range c.options.Programs {
+		fmt.Fprintf(&text, "process %s {\n    sha256 any\n    port 1024-65535\n    args any\n    env any\n}\n",
+			c.Program(name))
+	}
+	return os.WriteFile(c.policyPath(), []byte(text.String()), 0o644)
+}

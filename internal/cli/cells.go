@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) cellsCommand() *cobra.Command {
+	var format outputFormat
+	command := &cobra.Command{
+		Use:   "cells",
+		Short: "List the machines of the cluster as this one sees them",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return a.with(func(s *session) error {
+				status, err := s.status(false)
+				if err != nil {
+					return err
+				}
+				if format == formatJSON {
+					return a.printJSON(status.Cells)
+				}
+				return printCells(a.Output, status.Cells)
+			})
+		},
+	}
+	format.register(command)
+	return command
+}
+
+func printCells(w io.Writer, cells []uds.CellInfo) error {
+	t := newTable(w, "CELL", "HOST", "ADDRESS", "STATE", "REACH", "RTT", "HEARD", "CPU", "MEMORY", "RUNTIMES",
+		"INSTANCES", "VERSION")
+	for _, c := range cells {
+		state := c.State
+		if !c.InPlacement && c.State == "alive" {
+			state += " (no new work)"
+		}
+		heard, rtt := "never", "-"
+		switch {
+		case c.Self:
+			heard = "self"
+		case c.HeardSeconds >= 0:
+			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
+		}
+		if c.RTTMicrosecond > 0 {
+			rtt = (time.Duration(c.RTTMicrosecond) * time.Microsecond).Round(10 * time.Microsecond).String()
+		}
+		t.row(c.ID, orDash(c.Hostname), c.Address, state, orDash(c.Reach), rtt, heard,
+			fmt.Sprintf("%dm", c.CPUMillicores), fmt.Sprintf("%dMiB", c.MemoryMiB),
+			orDash(strings.Join(c.Runtimes, ",")), fmt.Sprint(c.Instances), orDash(c.Version))
+	}
+	return t.flush()
+}
+
+func (a *app) forgetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "forget CELL",
+		Short: "Declare a dead machine gone for good",
+		Long: `CELL is an id, a unique beginning of one, or a host name. The cluster stops waiting for the machine
+and cleans up after it. A machine that is alive is refused: use "colloid leave" on it.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, arguments []string) error {
+			return a.with(func(s *session) error { return a.forget(s, arguments[0]) })
+		},
+	}
+}
+
+func (a *app) forget(s *session, name string) error {
+	status, err := s.status(false)
+	if err != nil {
+		return err
+	}
+	cell, err := findCell(status.Cells, name)
+	if err != nil {
+		return err
+	}
+	if cell.State == "alive" || cell.State == "leaving" || cell.Self {
+		return fail(ExitError, "cell %s is %s: run `colloid leave` on that machine", cell.ID, printable(cell.State))
+	}
+	var id uint64
+	if _, err := fmt.Sscanf(cell.ID, "%016x", &id); err != nil {
+		return fail(ExitError, "the daemon sent the cell id %q: %w", printable(cell.ID), err)
+	}
+	if err := s.call(uds.CodeForget, binary.BigEndian.AppendUint64(nil, id), nil); err != nil {
+		return s.explain("forget "+cell.ID, err)
+	}
+	a.data("%s forgotten", cell.ID)
+	return nil
+}
+
+// findCell finds the one cell that a name means.
+func findCell(cells []uds.CellInfo, name string) (uds.CellInfo, error) {
+	var found []uds.CellInfo
+	for _, c := range cells {
+		if c.ID == strings.ToLower(name) {
+			return c, nil
+		}
+		if name != "" && (strings.HasPrefix(c.ID, strings.ToLower(name)) || c.Hostname == name) {
+			found = append(found, c)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return uds.CellInfo{}, fail(ExitUsage, "no cell is called %q: see colloid cells", name)
+	case 1:
+		return found[0], nil
+	}
+	return uds.CellInfo{}, fail(ExitUsage, "%q means %d cells: write more of the id", name, len(found))
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"colloid.net/internal/version"
+	"github.com/spf13/cobra"
+)
+
+// Environment is what the command line gets from the process it runs in.
+type Environment struct {
+	Input    io.Reader
+	Output   io.Writer
+	Errors   io.Writer
+	Variable func(string) string // os.Getenv
+	Root     bool                // effective user is root
+}
+
+// Main runs one command and returns its exit status.
+func Main(ctx context.Context, arguments []string, environment Environment) int {
+	a := &app{Environment: environment}
+	root := a.rootCommand()
+	root.SetArgs(arguments)
+	root.SetIn(environment.Input)
+	root.SetOut(environment.Output)
+	root.SetErr(environment.Errors)
+	return report(environment.Errors, root.ExecuteContext(ctx))
+}
+
+// app is one run of the command line.
+type app struct {
+	Environment
+	socket string // --socket
+	run    runFlags
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "colloid",
+		Short: "Run workloads on a cluster of equal machines",
+		Long: `Without a command, colloid starts this machine's cell and stays in the foreground: a complete
+cluster of one. Further machines join with "colloid connect HOST".`,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version.String(),
+		RunE:          func(command *cobra.Command, _ []string) error { return a.runAppliance(command.Context()) },
+	}
+	root.SetVersionTemplate("colloid {{.Version}}\n")
+	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
+		return fail(ExitUsage, "%w; see %s --help", err, command.CommandPath())
+	})
+	root.PersistentFlags().StringVar(&a.socket, "socket", "", "command socket of the local daemon")
+	a.run.register(root.Flags())
+	root.AddCommand(
+		a.applyCommand(), a.diffCommand(), a.deleteCommand(), a.exportCommand(), a.getCommand(),
+		a.statusCommand(), a.cellsCommand(), a.explainCommand(), a.resolveCommand(),
+		a.connectCommand(), a.leaveCommand(), a.forgetCommand(), a.lockCommand(), a.unlockCommand(),
+		a.versionCommand(),
+		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
+	)
+	return root
+}
+
+// talk prints a line for people on standard error.
+func (a *app) talk(format string, arguments ...any) {
+	fmt.Fprintf(a.Errors, format+"\n", arguments...)
+}
+
+// data prints a line of the result on standard output.
+func (a *app) data(format string, arguments ...any) {
+	fmt.Fprintf(a.Output, format+"\n", arguments...)
+}
+
+// outputFormat is the value of -o.
+type outputFormat string
+
+const formatJSON outputFormat = "json"
+
+func (f *outputFormat) String() string { return string(*f) }
+
+// Type names the value in help texts.
+func (f *outputFormat) Type() string { return "FORMAT" }
+
+// Set accepts json, and text for the default.
+func (f *outputFormat) Set(text string) error {
+	switch text {
+	case "json":
+		*f = formatJSON
+	case "text":
+		*f = ""
+	default:
+		return fmt.Errorf("%q is not an output format, use json or text", text)
+	}
+	return nil
+}
+
+func (f *outputFormat) register(command *cobra.Command) {
+	command.Flags().VarP(f, "output", "o", "output format: text or json")
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
+		[]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// printJSON prints a document, indented.
+func (a *app) printJSON(document any) error {
+	encoder := json.NewEncoder(a.Output)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(document)
+}
+
+// readInput reads a file, or standard input for "-", up to a bound.
+func (a *app) readInput(name string) ([]byte, error) {
+	if name == "-" {
+		return readBounded(a.Input, "standard input")
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, fail(ExitUsage, "%w", err)
+	}
+	defer file.Close()
+	return readBounded(file, name)
+}
+
+// inputSizeMax bounds a configuration file.
+const inputSizeMax = 16 << 20
+
+func readBounded(r io.Reader, name string) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, inputSizeMax+1))
+	if err != nil {
+		return nil, fail(ExitUsage, "read %s: %w", name, err)
+	}
+	if len(text) > inputSizeMax {
+		return nil, fail(ExitUsage, "%s has more than %d MiB, split it", name, inputSizeMax>>20)
+	}
+	return text, nil
+}

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) connectCommand() *cobra.Command {
+	var merge bool
+	command := &cobra.Command{
+		Use:   "connect HOST[:PORT][#KEY]",
+		Short: "Join the cluster of another machine",
+		Long: `Joins the cluster that the machine HOST belongs to. If no cell runs here yet, starts one that joins
+and stays in the foreground. KEY is needed when the door of that cluster is locked (colloid lock).
+
+A cell that already holds workloads of its own refuses to join another cluster, because both sets of
+workloads would become one; --merge does it nevertheless.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			target, err := parseTarget(arguments[0])
+			if err != nil {
+				return err
+			}
+			s, err := a.dial()
+			var f *failure
+			if errors.As(err, &f) && f.exit == ExitUnreachable && !errors.Is(err, os.ErrPermission) && a.socket == "" {
+				a.run.joins = append(a.run.joins, target.String())
+				return a.runAppliance(command.Context())
+			}
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			return a.connect(s, target, merge)
+		},
+	}
+	command.Flags().BoolVar(&merge, "merge", false, "join although this cell holds workloads of its own")
+	a.run.register(command.Flags())
+	return command
+}
+
+const connectMerge = 1 // flag of a CONNECT request
+
+func (a *app) connect(s *session, target target, merge bool) error {
+	payload := []byte{0}
+	if merge {
+		payload[0] = connectMerge
+	}
+	var reply uds.ConnectReply
+	if err := s.call(uds.CodeConnect, append(payload, target.String()...), &reply); err != nil {
+		return s.explain("connect "+target.address(), err)
+	}
+	a.data("joined cluster %s, %d members", printable(reply.Cluster), reply.Members)
+	return nil
+}
+
+// target is where to join: a host name or address, a port if given, a key if given.
+type target struct{ host, port, key string }
+
+// address leaves out the key, which must not appear in messages.
+func (t target) address() string {
+	host := t.host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if t.port != "" {
+		host += ":" + t.port
+	}
+	return host
+}
+
+func (t target) String() string {
+	if t.key == "" {
+		return t.address()
+	}
+	return t.address() + "#" + t.key
+}
+
+// parseTarget reads HOST[:PORT][#KEY]; an IPv6 address with a port needs brackets.
+func parseTarget(text string) (target, error) {
+	var t target
+	address, key, hasKey := strings.Cut(text, "#")
+	t.host, t.key = address, key
+	if ip, err := netip.ParseAddr(strings.Trim(address, "[]")); err == nil {
+		t.host = ip.String()
+	} else if pair, err := netip.ParseAddrPort(address); err == nil {
+		t.host, t.port = pair.Addr().String(), strconv.Itoa(int(pair.Port()))
+	} else if host, port, ok := strings.Cut(address, ":"); ok {
+		t.host, t.port = host, cmp.Or(port, "missing")
+	}
+	number, err := strconv.ParseUint(t.port, 10, 16)
+	if t.port != "" && (err != nil || number == 0) {
+		return t, fail(ExitUsage, "%q: the port must be a number from 1 to 65535", t.address())
+	}
+	if t.host == "" || hasKey && t.key == "" || !validHost(t.host) {
+		return t, fail(ExitUsage, "%q is not HOST[:PORT][#KEY]", address)
+	}
+	return t, nil
+}
+
+func validHost(host string) bool {
+	for _, c := range []byte(host) {
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '-' ||
+			c == ':' || c == '_' || c == '%'
+		if !ok {
+			return false
+		}
+	}
+	return len(host) <= 253 && host[0] != '-'
+}
+
+func (a *app) leaveCommand() *cobra.Command {
+	var drain time.Duration
+	command := &cobra.Command{
+		Use:   "leave",
+		Short: "Take this machine out of its cluster",
+		Long: `Hands this cell's workloads over to the others, waits at most --drain for their replacements to
+answer, stops what runs here and ends the daemon. The last cell of a cluster stops its workloads.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			seconds := int64((drain + time.Second - 1) / time.Second)
+			if seconds < 0 || seconds > 1<<16-1 {
+				return fail(ExitUsage, "--drain %v: use 0s to %ds", drain, 1<<16-1)
+			}
+			return a.with(func(s *session) error { return a.leave(command.Context(), s, uint16(seconds)) })
+		},
+	}
+	command.Flags().DurationVar(&drain, "drain", 30*time.Second, "longest wait for replacements elsewhere")
+	return command
+}
+
+// leaveSlack is how much longer than the drain limit leaving may take: stopping has its own grace.
+const leaveSlack = 30 * time.Second
+
+// leave asks the daemon to leave and waits until it is gone.
+func (a *app) leave(ctx context.Context, s *session, seconds uint16) error {
+	if err := s.call(uds.CodeLeave, binary.BigEndian.AppendUint16(nil, seconds), nil); err != nil {
+		return s.explain("leave", err)
+	}
+	a.talk("leaving, at most %d seconds for the hand-over", seconds)
+	limit := time.Now().Add(time.Duration(seconds)*time.Second + leaveSlack)
+	for {
+		probe, err := a.dial()
+		if err != nil {
+			break
+		}
+		reply, err := probe.hello()
+		probe.close()
+		if err != nil || reply.State == "gone" {
+			break
+		}
+		if time.Now().After(limit) {
+			return fail(ExitError, "this cell is still %s: see colloid status", printable(reply.State))
+		}
+		select {
+		case <-ctx.Done():
+			return fail(ExitError, "interrupted; the cell goes on leaving")
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	a.data("left the cluster")
+	return nil
+}
+
+func (a *app) lockCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "lock",
+		Short: "Let only those join who have the cluster's key",
+		Long: `Closes the door of the cluster: from now on joining needs HOST#KEY. Prints the key. Printing it again
+is harmless; whoever has it can join.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.door(1) },
+	}
+}
+
+func (a *app) unlockCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "unlock",
+		Short: "Let everybody join who can reach a cell",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return a.door(0) },
+	}
+}
+
+func (a *app) door(lock byte) error {
+	return a.with(func(s *session) error {
+		var reply uds.DoorReply
+		if err := s.call(uds.CodeDoor, []byte{lock}, &reply); err != nil {
+			return s.explain("door", err)
+		}
+		if !reply.Locked {
+			a.talk("the door is open: colloid connect HOST")
+			return nil
+		}
+		a.talk("the door is locked; join with: colloid connect HOST#KEY, where KEY is")
+		if reply.Key != "" {
+			a.data("%s", reply.Key)
+		}
+		return nil
+	})
+}

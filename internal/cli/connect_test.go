@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"colloid.net/ipc/uds"
+)
+
+func TestParseTarget(t *testing.T) {
+	for text, want := range map[string]target{
+		"host":                     {"host", "", ""},
+		"host:99":                  {"host", "99", ""},
+		"host.example#KEY":         {"host.example", "", "KEY"},
+		"192.0.2.1:1#K":            {"192.0.2.1", "1", "K"},
+		"2001:db8::1":              {"2001:db8::1", "", ""},
+		"[2001:db8::1]":            {"2001:db8::1", "", ""},
+		"[2001:db8::1]:12421#abcd": {"2001:db8::1", "12421", "abcd"},
+	} {
+		got, err := parseTarget(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+		if again, err := parseTarget(got.String()); err != nil || again != got {
+			t.Errorf("%q becomes %q, which is read as %+v, %v", text, got, again, err)
+		}
+	}
+	for _, text := range []string{"", ":1", "host:", "host:0", "host:65536", "host:x", "host#", "a b", "-x", "host/..", "#k"} {
+		if got, err := parseTarget(text); err == nil {
+			t.Errorf("%q was read as %+v", text, got)
+		}
+	}
+}
+
+func TestConnectLeaveLock(t *testing.T) {
+	d := newFake(t)
+	d.status.Cell.State = "active"
+	d.run("", "connect", "host:99#KEY", "--merge").expect(t, 0, "joined cluster 00000000000000cc, 3 members\n")
+	d.run("", "connect", "host").expect(t, 0, "joined cluster 00000000000000cc, 3 members\n")
+	d.run("", "lock").expect(t, 0, "kkkk\n")
+	d.run("", "unlock").expect(t, 0, "")
+	d.run("", "leave", "--drain", "90s").expect(t, 0, "left the cluster\n")
+	want := []string{`08 "\x01host:99#KEY"`, `08 "\x00host"`, `0f "\x01"`, `0f "\x00"`, `09 "\x00Z"`}
+	if !slices.Equal(d.requests, want) {
+		t.Errorf("requests %q, want %q", d.requests, want)
+	}
+	d.run("", "leave", "--drain", "100h").expectError(t, ExitUsage, "--drain")
+	d.refuse[uds.CodeConnect] = refusal{uds.ErrorUnreachable, "nobody answers at host"}
+	r := d.run("", "connect", "host#SECRET")
+	if r.expectError(t, ExitError, "nobody answers"); strings.Contains(r.errors, "SECRET") {
+		t.Errorf("the key of a cluster is in a message: %q", r.errors)
+	}
+}
+
+func TestForgetFindsTheCellAndRefusesTheLiving(t *testing.T) {
+	d := newFake(t)
+	d.status = sampleStatus(d)
+	d.run("", "forget", "two").expect(t, 0, "00000000000000b2 forgotten\n")
+	d.run("", "forget", "00000000000000B2").expect(t, 0, "00000000000000b2 forgotten\n")
+	if last := d.requests[len(d.requests)-1]; last != `0a "\x00\x00\x00\x00\x00\x00\x00\xb2"` {
+		t.Errorf("request %s", last)
+	}
+	d.run("", "forget", "one").expectError(t, ExitError, "colloid leave")
+	d.run("", "forget", "0000").expectError(t, ExitUsage, "2 cells")
+	d.run("", "forget", "nine").expectError(t, ExitUsage, "no cell")
+	d.run("", "forget", "").expectError(t, ExitUsage, "no cell")
+}
+
+func TestNoDaemonIsExplained(t *testing.T) {
+	dir := t.TempDir()
+	runCommand("", map[string]string{"COLLOID_DIR": dir}, "status").
+		expectError(t, ExitUnreachable, filepath.Join(dir, "run", "colloid.sock"), "start it with `colloid`")
+	runCommand("", nil, "--socket", filepath.Join(dir, "x"), "status").expectError(t, ExitUnreachable, "/x")
+	dead := filepath.Join(dir, "dead")
+	if err := os.WriteFile(dead, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runCommand("", nil, "--socket", dead, "status").expectError(t, ExitUnreachable, "no daemon answers")
+}
+
+func TestSocketPlaces(t *testing.T) {
+	places := func(flag string, variables map[string]string) []string {
+		a := &app{socket: flag, Environment: Environment{Variable: func(n string) string { return variables[n] }}}
+		return a.socketPlaces()
+	}
+	all := map[string]string{"COLLOID_SOCKET": "/s", "COLLOID_DIR": "/d", "HOME": "/h"}
+	for _, c := range []struct{ got, want []string }{
+		{places("/f", all), []string{"/f"}},
+		{places("", all), []string{"/s"}},
+		{places("", map[string]string{"COLLOID_DIR": "/d"}), []string{"/d/run/colloid.sock", "/d/colloid.sock"}},
+		{places("", map[string]string{"HOME": "/h"}),
+			[]string{"/run/colloid/colloid.sock", "/h/.local/state/colloid/run/colloid.sock"}},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("places %q, want %q", c.got, c.want)
+		}
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, arguments := range [][]string{{"nonsense"}, {"apply"}, {"apply", "-f"}, {"get"}, {"status", "--nope"},
+		{"resolve", "a", "b"}, {"connect", "a b"}} {
+		r := runCommand("", nil, arguments...)
+		if r.exit != ExitUsage || !strings.HasPrefix(r.errors, "colloid: ") {
+			t.Errorf("%q: exit %d, errors %q", arguments, r.exit, r.errors)
+		}
+	}
+}
+
+func TestHelpExitCodesAndCompletion(t *testing.T) {
+	if r := runCommand("", nil, "help", "exit-codes"); r.exit != 0 || !strings.Contains(r.output, "no daemon answers") {
+		t.Errorf("exit %d, output %q", r.exit, r.output)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if r := runCommand("", nil, "completion", shell); r.exit != 0 || !strings.Contains(r.output, "colloid") {
+			t.Errorf("%s: exit %d", shell, r.exit)
+		}
+	}
+	d := newFake(t)
+	d.hold(web2)
+	if r := d.run("", "__complete", "get", "spr"); !strings.Contains(r.output, "spread.web") {
+		t.Errorf("completion of keys: %q", r.output)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	d := newFake(t)
+	d.status.Cell.State = "active"
+	if r := d.run("", "version"); r.exit != 0 || !strings.Contains(r.output, "meshd test, cell "+ownActor+", active") {
+		t.Errorf("exit %d, output %q", r.exit, r.output)
+	}
+	if r := d.run("", "version", "-o", "json"); !strings.Contains(r.output, `"daemon": {`) {
+		t.Errorf("output %q", r.output)
+	}
+	if r := runCommand("", map[string]string{"COLLOID_SOCKET": "/nonexistent"}, "version"); r.exit != 0 {
+		t.Errorf("without a daemon: exit %d", r.exit)
+	}
+}
+
+func TestLauncherOptions(t *testing.T) {
+	libexec := t.TempDir()
+	for _, name := range []string{"meshd", "runnerd"} {
+		if err := os.WriteFile(filepath.Join(libexec, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := &app{Environment: Environment{Errors: os.Stderr, Root: true,
+		Variable: func(n string) string { return map[string]string{"COLLOID_LIBEXEC": libexec}[n] }}}
+	a.run = runFlags{directory: "/srv/c", bind: "192.0.2.7", joins: []string{"seed#K", "[2001:db8::1]:5"}, user: "1234"}
+	o, err := a.launcherOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "--directory /srv/c/meshd --socket /srv/c/run/colloid.sock --bind 192.0.2.7:12421 --join seed --join [2001:db8::1]:5"
+	if got := strings.Join(o.Meshd.Arguments, " "); got != want {
+		t.Errorf("meshd %s\nwant  %s", got, want)
+	}
+	if !slices.Equal(o.Meshd.Environment, []string{"COLLOID_JOIN_KEY=K"}) {
+		t.Errorf("environment %q", o.Meshd.Environment)
+	}
+	c := o.Meshd.Confinement
+	if c.Identity == nil || c.Identity.User != 1234 || !c.Bounded || len(c.Capabilities) != 0 || !c.NoNewPrivileges {
+		t.Errorf("meshd's confinement is %+v", c)
+	}
+	if len(o.Helpers) != 1 || !o.Helpers[0].Confinement.Bounded || o.Helpers[0].Confinement.Identity != nil {
+		t.Errorf("helpers %+v", o.Helpers)
+	}
+	a.run.joins = []string{"a#K", "b#L"}
+	if _, err := a.launcherOptions(); err == nil {
+		t.Error("seeds of two clusters were accepted")
+	}
+	a.Root, a.run.joins = false, nil
+	if _, err := a.launcherOptions(); err == nil {
+		t.Error("--user was accepted without root")
+	}
+}
+
+func TestParseEndpoint(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1:12421", "192.0.2.1:9": "192.0.2.1:9", "2001:db8::1": "[2001:db8::1]:12421",
+		"[2001:db8::1]:9": "[2001:db8::1]:9", ":9": "[::]:9", "::": "[::]:12421",
+	} {
+		if got, err := parseEndpoint("--bind", text); err != nil || got != want {
+			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "host", "192.0.2.1:0", "192.0.2.1:70000", ":"} {
+		if got, err := parseEndpoint("--bind", text); err == nil {
+			t.Errorf("%q was read as %q", text, got)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"colloid.net/internal/launcher"
+	"colloid.net/ipc/uds"
+	"colloid.net/workload"
+)
+
+// environmentSocket names the command socket.
+const environmentSocket = "COLLOID_SOCKET"
+
+// socketPlaces lists where the command socket may be, best first. A place that was named on purpose
+// is the only one.
+func (a *app) socketPlaces() []string {
+	if a.socket != "" {
+		return []string{a.socket}
+	}
+	if path := a.Variable(environmentSocket); path != "" {
+		return []string{path}
+	}
+	if dir := a.Variable(launcher.EnvironmentDirectory); dir != "" {
+		return []string{filepath.Join(launcher.RunDirectory(dir), launcher.SocketName),
+			filepath.Join(dir, launcher.SocketName)}
+	}
+	places := []string{filepath.Join(launcher.SystemRunDirectory, launcher.SocketName)}
+	if dir := launcher.UserDirectory(a.Variable); dir != "" {
+		places = append(places, filepath.Join(launcher.RunDirectory(dir), launcher.SocketName))
+	}
+	return places
+}
+
+// session is one connection to the daemon.
+type session struct {
+	client *uds.Client
+	path   string
+}
+
+// dial connects to the first place where a daemon answers.
+func (a *app) dial() (*session, error) {
+	var refused error
+	places := a.socketPlaces()
+	for _, path := range places {
+		client, err := uds.Dial(path)
+		if err == nil {
+			return &session{client, path}, nil
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			refused = errors.Join(refused, fmt.Errorf("%s: %w", path, rootCause(err)))
+		}
+	}
+	switch {
+	case errors.Is(refused, os.ErrPermission):
+		return nil, fail(ExitUnreachable, "%w: become root or a member of group colloid", refused)
+	case refused != nil:
+		return nil, fail(ExitUnreachable, "no daemon answers: %w: start it with `colloid`", refused)
+	}
+	return nil, fail(ExitUnreachable, "no daemon runs here (no socket at %q): start it with `colloid`, "+
+		"or name the socket with --socket", places)
+}
+
+// rootCause strips the layers that repeat the address.
+func rootCause(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
+func (s *session) close() { s.client.Close() }
+
+// with dials, runs f and closes.
+func (a *app) with(f func(*session) error) error {
+	s, err := a.dial()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return f(s)
+}
+
+// call sends a request and decodes the JSON document of the answer; nil means that there is none.
+func (s *session) call(code uds.Code, payload []byte, document any) error {
+	reply, err := s.client.Do(code, payload)
+	if err != nil || document == nil {
+		return err
+	}
+	if err := json.Unmarshal(reply, document); err != nil {
+		return fail(ExitError, "the daemon's answer is not understood (%w): are colloid and meshd of one version?", err)
+	}
+	return nil
+}
+
+// explain turns an error of call into a failure. What is the thing asked for; key errors are handled
+// before.
+func (s *session) explain(what string, err error) error {
+	var f *failure
+	var refused *uds.RemoteError
+	switch {
+	case err == nil || errors.As(err, &f):
+		return err
+	case errors.Is(err, uds.ErrNotFound):
+		return fail(ExitError, "%s: not found", what)
+	case errors.As(err, &refused):
+		return fail(ExitError, "%s: %s%s", what, printable(refused.Text), hint(refused.Number))
+	}
+	return fail(ExitUnreachable, "%s: the daemon at %s does not answer: %w", what, s.path, rootCause(err))
+}
+
+// hint is the way out of an error number, in addition to the daemon's text.
+func hint(number uint16) string {
+	switch number {
+	case uds.ErrorPermission:
+		return ": become root or a member of group colloid-admin"
+	case uds.ErrorBusy:
+		return ": try again in a few seconds"
+	case uds.ErrorNoSpace:
+		return ": free disk space on this cell"
+	}
+	return ""
+}
+
+// get reads a key. A key that does not exist gives entries without values.
+func (s *session) get(key string) (*uds.Entries, error) {
+	entries := &uds.Entries{Key: key}
+	err := s.call(uds.CodeGet, []byte(key), entries)
+	if errors.Is(err, uds.ErrNotFound) {
+		return &uds.Entries{Key: key}, nil
+	}
+	return entries, s.explain(key, err)
+}
+
+// list returns the keys with a prefix, sorted.
+func (s *session) list(prefix string) ([]string, error) {
+	var keys uds.KeyList
+	if err := s.call(uds.CodeList, []byte(prefix), &keys); err != nil {
+		return nil, s.explain("list keys", err)
+	}
+	slices.Sort(keys.Keys)
+	return keys.Keys, nil
+}
+
+// Flags of a STATUS request.
+const statusMetrics = 1
+
+func (s *session) status(metrics bool) (*uds.Status, error) {
+	flags := byte(0)
+	if metrics {
+		flags = statusMetrics
+	}
+	status := new(uds.Status)
+	return status, s.explain("status", s.call(uds.CodeStatus, []byte{flags}, status))
+}
+
+func (s *session) hello() (*uds.HelloReply, error) {
+	reply := new(uds.HelloReply)
+	request := binary.BigEndian.AppendUint16(nil, uds.ProtocolVersion)
+	return reply, s.explain("hello", s.call(uds.CodeHello, request, reply))
+}
+
+var workloadKinds = []workload.Kind{workload.KindSpread, workload.KindStateful, workload.KindWasm}
+
+// fullKey completes the shorthand "web" to "spread.web" when only one kind of workload has the name.
+func (s *session) fullKey(name string) (string, error) {
+	if !workload.ValidName(name) {
+		return name, nil // has a dot: a full key; the daemon judges the rest
+	}
+	var found []string
+	for _, kind := range workloadKinds {
+		key := workload.Key(kind, name)
+		entries, err := s.get(key)
+		if err != nil {
+			return "", err
+		}
+		if len(liveValues(entries)) > 0 {
+			found = append(found, key)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fail(ExitError, "no workload is named %s: see colloid status", name)
+	case 1:
+		return found[0], nil
+	}
+	return "", fail(ExitUsage, "%s is ambiguous, use one of %q", name, found)
+}

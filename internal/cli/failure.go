@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Exit statuses. They are documented in docs/commands.md and `colloid help exit-codes`.
+const (
+	ExitOK          = 0
+	ExitError       = 1 // the command failed
+	ExitUsage       = 2 // wrong arguments or an invalid file; nothing was written
+	ExitNeedsHuman  = 3 // `status` shows something that waits for a person
+	ExitUnreachable = 4 // no daemon answers on the socket
+	ExitConflict    = 5 // the key holds concurrent values, or changed since it was read
+)
+
+const exitCodesHelp = `Exit statuses of every command:
+
+  0  success
+  1  the command failed; the message says why and what to do
+  2  wrong arguments or an invalid file; nothing was written
+  3  status: something waits for a person (a conflict, a critical alarm)
+  4  no daemon answers on the socket
+  5  the key holds concurrent values, or changed since it was read
+`
+
+// failure is an error with an exit status. Lines are printed one by one, each as a message.
+type failure struct {
+	exit  int
+	lines []string
+	cause error
+}
+
+func (f *failure) Error() string { return strings.Join(f.lines, "\n") }
+func (f *failure) Unwrap() error { return f.cause }
+
+// fail makes a failure of one line.
+func fail(exit int, format string, arguments ...any) error {
+	err := fmt.Errorf(format, arguments...)
+	return &failure{exit: exit, lines: []string{err.Error()}, cause: err}
+}
+
+// silent ends the command with a status without saying anything more.
+func silent(exit int) error { return &failure{exit: exit} }
+
+// report prints an error and returns the exit status that it means.
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	var f *failure
+	if !errors.As(err, &f) {
+		// What is not a failure comes from cobra or pflag: wrong arguments.
+		f = &failure{exit: ExitUsage, lines: []string{err.Error() + "; see colloid help"}}
+	}
+	for _, line := range f.lines {
+		for single := range strings.Lines(line) {
+			fmt.Fprintf(w, "colloid: %s\n", strings.TrimRight(single, "\n"))
+		}
+	}
+	return f.exit
+}

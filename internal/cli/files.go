@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"colloid.net/workload"
+	"github.com/spf13/cobra"
+)
+
+// fileFlags are the flags of every command that reads configuration.
+type fileFlags struct {
+	files     []string
+	variables []string
+}
+
+func (f *fileFlags) register(command *cobra.Command) {
+	command.Flags().StringArrayVarP(&f.files, "file", "f", nil, "configuration file, - for standard input; may be repeated")
+	command.Flags().StringArrayVar(&f.variables, "set", nil, "NAME=VALUE for ${NAME} in the file; may be repeated")
+}
+
+// desired is one workload as a file wants it.
+type desired struct {
+	key     string
+	spec    *workload.Spec
+	encoded []byte
+	place   string // file:line
+}
+
+// load reads and checks every file completely. It returns either all workloads or one failure that
+// lists everything that is wrong (F156).
+func (a *app) load(flags fileFlags) ([]desired, error) {
+	if len(flags.files) == 0 {
+		return nil, fail(ExitUsage, "name a configuration file with -f FILE, or -f - for standard input")
+	}
+	variables, err := parseVariables(flags.variables)
+	if err != nil {
+		return nil, err
+	}
+	var all []desired
+	var complaints []string
+	places := map[string]string{}
+	for _, name := range flags.files {
+		text, err := a.readInput(name)
+		if err != nil {
+			return nil, err
+		}
+		blocks, err := workload.Parse(name, text, workload.ParseOptions{Variables: variables})
+		if err != nil {
+			complaints = append(complaints, err.Error())
+			continue
+		}
+		for _, block := range blocks {
+			d, err := a.prepare(block)
+			if err == nil && places[d.key] != "" {
+				err = fmt.Errorf("%s: %s is already in %s", d.place, d.key, places[d.key])
+			}
+			if err != nil {
+				complaints = append(complaints, err.Error())
+				continue
+			}
+			places[d.key] = d.place
+			all = append(all, d)
+		}
+	}
+	if len(complaints) > 0 {
+		return nil, &failure{exit: ExitUsage, lines: append(complaints, "nothing was written")}
+	}
+	return all, nil
+}
+
+func (a *app) prepare(block workload.Block) (desired, error) {
+	d := desired{key: block.Key(), spec: block.Spec, place: fmt.Sprintf("%s:%d", block.File, block.Line)}
+	if err := a.fillDigest(&d); err != nil {
+		return d, fmt.Errorf("%s: %w", d.place, err)
+	}
+	if err := workload.CheckKey(d.key, d.spec); err != nil {
+		return d, fmt.Errorf("%s: %w", d.place, err)
+	}
+	encoded, err := workload.Encode(d.spec)
+	if err != nil {
+		return d, fmt.Errorf("%s: %s: %w", d.place, d.key, err)
+	}
+	d.encoded = encoded
+	return d, nil
+}
+
+// fillDigest pins a process workload without a digest to the file that is here, so that every cell
+// runs the same binary or says that it has another one. A file that is not on this machine is left
+// to the cells that have it.
+func (a *app) fillDigest(d *desired) error {
+	if d.spec.Runtime != workload.RuntimeProcess || d.spec.ImageDigest != [32]byte{} {
+		return nil
+	}
+	file, err := os.Open(d.spec.Image)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s has no sha256 and its file cannot be read: %w", d.key, err)
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return fmt.Errorf("%s: digest of %s: %w", d.key, d.spec.Image, err)
+	}
+	copy(d.spec.ImageDigest[:], hash.Sum(nil))
+	a.talk("%s: pinned to the file here, sha256 %x", d.key, d.spec.ImageDigest)
+	return nil
+}
+
+func parseVariables(settings []string) (map[string]string, error) {
+	variables := map[string]string{}
+	for _, setting := range settings {
+		name, value, ok := strings.Cut(setting, "=")
+		if _, twice := variables[name]; !ok || name == "" || twice {
+			return nil, fail(ExitUsage, "--set %q: write NAME=VALUE, each name once", setting)
+		}
+		variables[name] = value
+	}
+	return variables, nil
+}

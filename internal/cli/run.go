@@ -1,0 +1,236 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"colloid.net/internal/launcher"
+	"colloid.net/ipc/uds"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+)
+
+// PortDefault is the UDP port of a cell.
+const PortDefault = 12421
+
+// runFlags describe the cell that the launcher starts.
+type runFlags struct {
+	directory  string
+	bind       string
+	advertises []string
+	joins      []string
+	labels     []string
+	user       string
+	policy     string
+}
+
+func (f *runFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.directory, "directory", "", "state directory (default $COLLOID_DIR, or the system's)")
+	flags.StringVar(&f.bind, "bind", "", "ADDR[:PORT] to listen on (default every address, port 12421)")
+	flags.StringArrayVar(&f.advertises, "advertise", nil, "ADDR[:PORT] under which others reach this cell; may be repeated")
+	flags.StringArrayVar(&f.joins, "join", nil, "HOST[:PORT][#KEY] of a cell to join; may be repeated")
+	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE that constraints of workloads can ask for; may be repeated")
+	flags.StringVar(&f.user, "user", "", "user that meshd runs as when started by root (default colloid, else nobody)")
+	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
+	for _, rare := range []string{"advertise", "label", "user", "policy"} {
+		_ = flags.MarkHidden(rare)
+	}
+}
+
+// environmentJoinKey carries the key of a locked cluster to meshd; a command line can be read by
+// every user of the host.
+const environmentJoinKey = "COLLOID_JOIN_KEY"
+
+// runAppliance starts this machine's cell and stays until it is stopped.
+func (a *app) runAppliance(ctx context.Context) error {
+	options, err := a.launcherOptions()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go a.announce(ctx, filepath.Join(options.RunDirectory, launcher.SocketName))
+	if err := launcher.Run(ctx, options); err != nil {
+		return fail(ExitError, "%w", err)
+	}
+	return nil
+}
+
+func (a *app) launcherOptions() (launcher.Options, error) {
+	o := launcher.Options{Directory: a.run.directory, Output: os.Stderr, Log: log.New(a.Errors, "colloid: ", 0)}
+	if o.Directory == "" {
+		o.Directory = launcher.DefaultDirectory(a.Root, a.Variable)
+	}
+	if o.Directory == "" {
+		return o, fail(ExitUsage, "neither $HOME nor $COLLOID_DIR is set: choose a state directory with --directory")
+	}
+	absolute, err := filepath.Abs(o.Directory)
+	if err != nil {
+		return o, fail(ExitUsage, "%w", err)
+	}
+	o.Directory = absolute
+	o.RunDirectory = launcher.RunDirectory(absolute)
+	if a.Root {
+		identity, err := launcher.LookupIdentity(a.run.user)
+		if err != nil {
+			return o, fail(ExitUsage, "%w", err)
+		}
+		o.Identity = &identity
+	} else if a.run.user != "" {
+		return o, fail(ExitUsage, "--user %s: only root can start meshd as another user", a.run.user)
+	}
+	if o.Meshd, err = a.meshdProgram(o); err != nil {
+		return o, err
+	}
+	o.Helpers, err = a.helperPrograms(o)
+	return o, err
+}
+
+func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
+	p := launcher.Program{Name: "meshd", Confinement: launcher.Confinement{Identity: o.Identity,
+		Bounded: a.Root, NoNewPrivileges: true}}
+	path, err := launcher.FindBinary("meshd", a.Variable)
+	if err != nil {
+		return p, fail(ExitError, "%w", err)
+	}
+	p.Path = path
+	p.Arguments = []string{"--directory", launcher.ProgramDirectory(o.Directory, p.Name),
+		"--socket", filepath.Join(o.RunDirectory, launcher.SocketName)}
+	if a.run.bind != "" {
+		bind, err := parseEndpoint("--bind", a.run.bind)
+		if err != nil {
+			return p, err
+		}
+		p.Arguments = append(p.Arguments, "--bind", bind)
+	}
+	for _, text := range a.run.advertises {
+		advertise, err := parseEndpoint("--advertise", text)
+		if err != nil {
+			return p, err
+		}
+		p.Arguments = append(p.Arguments, "--advertise", advertise)
+	}
+	for _, label := range a.run.labels {
+		p.Arguments = append(p.Arguments, "--label", label)
+	}
+	return p, a.addJoins(&p)
+}
+
+// addJoins passes the seeds on the command line and the key, of which there is one, in the
+// environment of meshd alone.
+func (a *app) addJoins(p *launcher.Program) error {
+	key := ""
+	for _, text := range a.run.joins {
+		t, err := parseTarget(text)
+		if err != nil {
+			return err
+		}
+		if t.key != "" && key != "" && t.key != key {
+			return fail(ExitUsage, "--join %s: all cells to join must be of one cluster, but their keys differ", t.address())
+		}
+		if t.key != "" {
+			key = t.key
+		}
+		p.Arguments = append(p.Arguments, "--join", t.address())
+	}
+	if key != "" {
+		p.Environment = append(p.Environment, environmentJoinKey+"="+key)
+	}
+	return nil
+}
+
+// runnerdCapabilities are what the process backend cannot do without. Writing below its own control
+// groups needs none: root owns the files.
+var runnerdCapabilities = []uintptr{
+	unix.CAP_KILL,         // stop workloads that run as other users
+	unix.CAP_SETUID,       // start a workload as its user
+	unix.CAP_SETGID,       // and with its groups
+	unix.CAP_SETPCAP,      // empty the bounding set of every workload
+	unix.CAP_CHOWN,        // give a workload its directory
+	unix.CAP_DAC_OVERRIDE, // read and remove what workloads left in their directories
+	unix.CAP_FOWNER,       // change modes of, and delete, such files in sticky directories
+	unix.CAP_SYS_RESOURCE, // raise a workload's limits above runnerd's own
+}
+
+// helperPrograms are the helpers that are installed. One that is missing is a degradation, not an
+// error: status shows it.
+func (a *app) helperPrograms(o launcher.Options) ([]launcher.Program, error) {
+	path, err := launcher.FindBinary("runnerd", a.Variable)
+	if errors.Is(err, launcher.ErrNoBinary) {
+		a.talk("colloid: runnerd is not installed: this cell runs no workloads")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fail(ExitError, "%w", err)
+	}
+	p := launcher.Program{Name: "runnerd", Path: path,
+		Arguments:   []string{"--directory", launcher.ProgramDirectory(o.Directory, "runnerd")},
+		Confinement: launcher.Confinement{Bounded: a.Root, Capabilities: runnerdCapabilities}}
+	if a.run.policy != "" {
+		policy, err := filepath.Abs(a.run.policy)
+		if err != nil {
+			return nil, fail(ExitUsage, "--policy: %w", err)
+		}
+		p.Arguments = append(p.Arguments, "--policy", policy)
+	}
+	return []launcher.Program{p}, nil
+}
+
+// parseEndpoint reads ADDR[:PORT] and adds the default port.
+func parseEndpoint(flag, text string) (string, error) {
+	if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return netip.AddrPortFrom(address, PortDefault).String(), nil
+	}
+	pair, err := netip.ParseAddrPort(text)
+	if port, ok := strings.CutPrefix(text, ":"); ok && err != nil {
+		if number, errPort := strconv.ParseUint(port, 10, 16); errPort == nil {
+			pair, err = netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(number)), nil
+		}
+	}
+	if err != nil || pair.Port() == 0 {
+		return "", fail(ExitUsage, "%s %q: write an IP address and, if it is not %d, a port: 192.0.2.1:%d",
+			flag, text, PortDefault, PortDefault)
+	}
+	return pair.String(), nil
+}
+
+// announceInterval and announceTries bound the wait for the first sign of life.
+const (
+	announceInterval = 100 * time.Millisecond
+	announceTries    = 600
+)
+
+// announce tells the operator when the cell is up and what to do next.
+func (a *app) announce(ctx context.Context, socket string) {
+	for range announceTries {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(announceInterval):
+		}
+		client, err := uds.Dial(socket)
+		if err != nil {
+			continue
+		}
+		reply, err := (&session{client, socket}).hello()
+		client.Close()
+		if err != nil || reply.State != "active" {
+			continue
+		}
+		use := ""
+		if a.Variable(launcher.EnvironmentDirectory) == "" && a.run.directory != "" {
+			use = fmt.Sprintf(" --socket %s", socket)
+		}
+		a.talk("colloid: cell %s is up. Look: colloid%s status. Run something: colloid%s apply -f FILE.\n"+
+			"colloid: control-C stops the daemons, workloads go on; `colloid%s leave` stops both", reply.Cell, use, use, use)
+		return
+	}
+}

@@ -1,0 +1,234 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// watchInterval is the pause between two pictures of `status --watch`.
+const watchInterval = 2 * time.Second
+
+func (a *app) statusCommand() *cobra.Command {
+	var format outputFormat
+	var metrics, watch bool
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Show cells, workloads, conflicts and alarms",
+		Long: `Shows the cluster as this cell sees it. Ends with status 3 when something waits for a person. With
+--metrics it prints counters and gauges in the text format that Prometheus reads. With --watch it
+repeats every two seconds until interrupted; -o json then prints one document per line.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if metrics && (watch || format == formatJSON) {
+				return fail(ExitUsage, "--metrics stands alone, without --watch and -o json")
+			}
+			if watch {
+				return a.watchStatus(command.Context(), format)
+			}
+			return a.with(func(s *session) error { return a.showStatus(s, format, metrics) })
+		},
+	}
+	format.register(command)
+	command.Flags().BoolVar(&metrics, "metrics", false, "print metrics in Prometheus text format")
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "repeat every two seconds")
+	return command
+}
+
+func (a *app) showStatus(s *session, format outputFormat, metrics bool) error {
+	status, err := s.status(metrics || format == formatJSON)
+	if err != nil {
+		return err
+	}
+	switch {
+	case metrics:
+		return writeMetrics(a.Output, status)
+	case format == formatJSON:
+		err = a.printJSON(status)
+	default:
+		err = printStatus(a.Output, status)
+	}
+	if err == nil && status.NeedsHuman {
+		return silent(ExitNeedsHuman)
+	}
+	return err
+}
+
+// watchStatus repeats until ctx ends. A daemon that is restarting meanwhile is said and waited for.
+func (a *app) watchStatus(ctx context.Context, format outputFormat) error {
+	screen := isTerminal(a.Output)
+	for {
+		var picture strings.Builder
+		err := a.with(func(s *session) error {
+			status, err := s.status(false)
+			if err != nil {
+				return err
+			}
+			if format == formatJSON {
+				return json.NewEncoder(&picture).Encode(status)
+			}
+			return printStatus(&picture, status)
+		})
+		if err != nil {
+			report(a.Errors, err)
+		} else {
+			if screen && format != formatJSON {
+				fmt.Fprint(a.Output, "\x1b[H\x1b[2J") // home, clear
+			}
+			fmt.Fprint(a.Output, picture.String())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchInterval):
+		}
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// printStatus is the picture for people.
+func printStatus(w io.Writer, status *uds.Status) error {
+	printSelf(w, status.Cell)
+	alive := 0
+	for _, c := range status.Cells {
+		if c.State == "alive" {
+			alive++
+		}
+	}
+	fmt.Fprintf(w, "\nCELLS  %d of %d alive\n", alive, len(status.Cells))
+	t := newTable(w, "CELL", "HOST", "ADDRESS", "STATE", "REACH", "HEARD", "INSTANCES")
+	for _, c := range status.Cells {
+		heard := "never"
+		switch {
+		case c.Self:
+			heard = "self"
+		case c.HeardSeconds >= 0:
+			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
+		}
+		t.row(c.ID, orDash(c.Hostname), c.Address, c.State, orDash(c.Reach), heard, fmt.Sprint(c.Instances))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := printWorkloads(w, status.Workloads); err != nil {
+		return err
+	}
+	for _, c := range status.Conflicts {
+		printConflict(w, c)
+	}
+	printAlarms(w, status.Alarms)
+	return nil
+}
+
+func printSelf(w io.Writer, c uds.CellSelf) {
+	fmt.Fprintf(w, "cell %s  %s  cluster %s  door %s  up %s\n", c.ID, printable(c.State), printable(c.Cluster),
+		printable(c.Door), duration(c.UptimeSeconds))
+	fmt.Fprintf(w, "  at %s, meshd %s, %s, %d keys, state in %s\n", printable(c.Address), printable(c.Version),
+		printable(c.Driver), c.Keys, printable(c.StateDirectory))
+	if !c.Authoritative {
+		fmt.Fprintln(w, "  still catching up: it stops nothing and takes no configuration yet")
+	}
+	for _, h := range c.Helpers {
+		connected := "not connected"
+		if h.Connected {
+			connected = "connected"
+		}
+		fmt.Fprintf(w, "  %s %s\n", printable(strings.TrimSpace(h.Name+" "+h.Version)), connected)
+		for _, d := range h.Degradations {
+			fmt.Fprintf(w, "    without: %s\n", printable(d))
+		}
+	}
+}
+
+// instancesShown bounds the instances listed per workload; -o json has them all.
+const instancesShown = 8
+
+func printWorkloads(w io.Writer, workloads []uds.WorkloadStatus) error {
+	fmt.Fprintln(w, "\nWORKLOADS")
+	if len(workloads) == 0 {
+		fmt.Fprintln(w, "none yet: colloid apply -f FILE")
+		return nil
+	}
+	t := newTable(w, "KEY", "RUNTIME", "READY", "STATE", "INSTANCES")
+	for _, l := range workloads {
+		shown := make([]string, 0, instancesShown)
+		for i, instance := range l.Instances {
+			if i == instancesShown {
+				shown = append(shown, fmt.Sprintf("and %d more", len(l.Instances)-i))
+				break
+			}
+			shown = append(shown, describeInstance(instance))
+		}
+		t.row(l.Key, l.Runtime, fmt.Sprintf("%d/%d", l.Ready, l.Replicas), l.State+reason(l.Reason),
+			orDash(strings.Join(shown, ", ")))
+	}
+	return t.flush()
+}
+
+// describeInstance shows where an instance answers and, unless it is ready, what is wrong.
+func describeInstance(i uds.InstanceInfo) string {
+	where := shortID(i.Cell)
+	if i.Address != "" {
+		where += " " + i.Address
+	}
+	for n, port := range i.Ports {
+		separator := ":"
+		if n > 0 {
+			separator = ","
+		}
+		where += fmt.Sprintf("%s%d", separator, port)
+	}
+	var notes []string
+	if i.State != "ready" {
+		notes = append(notes, i.State)
+	}
+	if !i.Placed {
+		notes = append(notes, "surplus")
+	}
+	if i.Restarts > 0 {
+		notes = append(notes, fmt.Sprintf("%d restarts", i.Restarts))
+	}
+	if len(notes) > 0 {
+		where += " (" + strings.Join(notes, ", ") + ")"
+	}
+	return where
+}
+
+func printConflict(w io.Writer, c uds.ConflictInfo) {
+	fmt.Fprintf(w, "\nCONFLICT on %s: %d values were written at the same time\n", printable(c.Key), len(c.Values))
+	for i, v := range c.Values {
+		fmt.Fprintf(w, "  %d  %s  by cell %s at {%s}\n", i+1, describeValue(c.Key, v), v.Actor, dotOf(v))
+	}
+	fmt.Fprintf(w, "  what runs is left as it is; choose with\n"+
+		"    colloid resolve %s --seen %s --take N\n    colloid resolve %s --seen %s --from-file FILE\n",
+		printable(c.Key), c.Digest, printable(c.Key), c.Digest)
+}
+
+func printAlarms(w io.Writer, alarms []uds.Alarm) {
+	if len(alarms) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nALARMS")
+	for _, alarm := range alarms {
+		fmt.Fprintf(w, "%-8s  %s\n", printable(alarm.Severity), printable(alarm.Text))
+		if alarm.Hint != "" {
+			fmt.Fprintf(w, "          %s\n", printable(alarm.Hint))
+		}
+	}
+}
