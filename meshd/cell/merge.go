@@ -34,9 +34,6 @@ func (c *Cell) mergeSession(_ clockInstant, from wire.CellID, record *wire.Recor
 // looked at later, see drain: the caller may be in the middle of a session.
 func (c *Cell) merge(from wire.CellID, record *wire.Record) crdt.Outcome {
 	outcome := c.store.Merge(record)
-	if string(record.Name) == state.ContactKey(c.config.Self) || outcome.Stale {
-		println(c.config.Self.String(), "from", from.String(), string(record.Name), record.EntryCount, len(record.Context)/16, wire.DotAt(record.Context).Sequence, "stable", c.store.Stable(wire.DotAt(record.Context).Actor), outcome.Changed, outcome.Stale)
-	}
 	if outcome.Rejected {
 		c.counters.rejected++
 		return outcome
