@@ -38,6 +38,7 @@ type bootState struct {
 	attempt       clock.Instant // next attempt to open a session
 	tries         int
 	settled       clock.Instant // starts are held until then (F69)
+	holding       bool          // the hold has not ended yet
 	answered      map[wire.CellID]struct{}
 	peers         []wire.Contact
 	peer          wire.CellID      // that gave this cell its state
@@ -85,13 +86,17 @@ func (c *Cell) startBoot() {
 		c.becomeAuthoritative("this cell is the whole cluster")
 		return
 	}
-	c.boot.settled = c.now.Add(c.timing.BootSettle)
+	c.boot.settled, c.boot.holding = c.now.Add(c.timing.BootSettle), true
 	c.config.Random.Shuffle(len(c.boot.peers), func(i, j int) {
 		c.boot.peers[i], c.boot.peers[j] = c.boot.peers[j], c.boot.peers[i]
 	})
 }
 
 func (c *Cell) tickBoot() {
+	if c.boot.holding && c.boot.settled.Reached(c.now) {
+		c.boot.holding = false
+		c.views.runDirty = true
+	}
 	if c.boot.authoritative {
 		c.tickAgain()
 		return
@@ -107,13 +112,14 @@ func (c *Cell) tickBoot() {
 }
 
 func (c *Cell) bootDeadline() clock.Instant {
-	if c.boot.authoritative {
-		if c.boot.settled > c.now {
-			return clock.Earliest(c.boot.settled, c.againDeadline())
-		}
-		return c.againDeadline()
+	next := c.againDeadline()
+	if c.boot.holding {
+		next = clock.Earliest(next, c.boot.settled)
 	}
-	next := c.boot.attempt
+	if c.boot.authoritative {
+		return next
+	}
+	next = clock.Earliest(next, c.boot.attempt)
 	if c.boot.hadSnapshot && !c.boot.joined {
 		next = clock.Earliest(next, c.boot.since.Add(bootAloneAfter))
 	}
