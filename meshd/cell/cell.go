@@ -77,6 +77,7 @@ type Cell struct {
 	schedule   schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
+	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
@@ -179,7 +180,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.checks.init()
 	c.phase = Booting
 	c.schedule = schedule{}
-	c.sessionsWanted = nil
+	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }
 

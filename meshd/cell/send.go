@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
 
@@ -134,9 +135,25 @@ func (t *guestTable) remove(id wire.CellID) {
 	}
 }
 
-// silenceGap is how long a member must have been silent for its return to deserve an immediate
-// anti-entropy session: long enough for gossip retries (1.75 s) to have given up on it.
-const silenceGap = 3 * time.Second
+// returnInterval is the least time between two sessions because a cell came back: its first datagrams
+// arrive before the suspicion is cleared.
+const returnInterval = 5 * time.Second
+
+// returned reports whether a cell that was out of reach is heard again: it has missed gossip, which gives
+// up after 1.75 s, and so have we.
+func (c *Cell) returned(m *member) bool {
+	if c.phase == Booting || m.Life != state.Dead && !c.detector.Suspected(m.ID) {
+		return false
+	}
+	if last, ok := c.returns[m.ID]; ok && c.now.Sub(last) < returnInterval {
+		return false
+	}
+	if len(c.returns) >= sessionsWantedMax {
+		clear(c.returns)
+	}
+	c.returns[m.ID] = c.now
+	return true
+}
 
 // heard notes a verified datagram. Streams and volumes are relayed under their originator's id, so
 // they say nothing about where or whether the sender lives (F155).
@@ -157,7 +174,7 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 		}
 		return
 	}
-	silent := member.Heard != 0 && c.now.Sub(member.Heard) > silenceGap
+	returned := c.returned(member)
 	c.detector.Heard(c.now, sender)
 	member.Heard = c.now
 	if !member.Address.IsValid() {
@@ -166,7 +183,7 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	if member.Address != from {
 		c.checkAddress(sender, from)
 	}
-	if silent && c.phase != Booting {
+	if returned {
 		c.wantSession(sender)
 	}
 }

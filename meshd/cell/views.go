@@ -236,7 +236,7 @@ func (c *Cell) chooseAddress(member *member, view *cellView, fresh bool) {
 			return
 		}
 	}
-	if !fresh && member.Address.IsValid() && member.Heard != 0 && c.now.Sub(member.Heard) < silenceGap {
+	if !fresh && member.Address.IsValid() && member.InService() && !c.detector.Suspected(member.ID) {
 		return
 	}
 	for _, candidate := range view.contact.Candidates {
