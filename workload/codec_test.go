@@ -187,7 +187,12 @@ func TestF82_DecodeRefusesWhatEncodeDoesNotWrite(t *testing.T) {
 		changed[index] = value
 		return changed
 	}
+	cpu := func(millicores uint32, record ...byte) []byte {
+		return append(mustEncode(t, &Spec{Runtime: RuntimeOCI, Image: "a", CPUMillicores: millicores}), record...)
+	}
 	for name, encoded := range map[string][]byte{
+		"cpu record for what fits":       cpu(65535, tlvCPU, 4, 0, 0, 0xff, 0xff),
+		"cpu record beside another":      cpu(65534, tlvCPU, 4, 0, 1, 0, 0),
 		"a default spelled out":          patched(t, tlvRestart, 1, 0),
 		"records out of order":           patched(t, 0x21, 0, 0x20, 0),
 		"a single record twice":          patched(t, tlvStopGrace, 2, 0, 1, tlvStopGrace, 2, 0, 2),
@@ -219,6 +224,17 @@ func TestF82_DecodeRefusesWhatEncodeDoesNotWrite(t *testing.T) {
 		if s, err := Decode(encoded); err == nil {
 			t.Errorf("%s: accepted as %+v", name, s)
 		}
+	}
+}
+
+func TestF82_ClaimedCountsDriveNoLoop(t *testing.T) {
+	r := reader{rest: []byte{2, 0, 0, 0, 0, 0, 0, 0, 0}}
+	if n := r.count(4); n != 2 || r.short {
+		t.Errorf("got %d, short %v for two entries of 4 bytes", n, r.short)
+	}
+	r = reader{rest: []byte{3, 0, 0, 0, 0, 0, 0, 0, 0}}
+	if n := r.count(4); n != 0 || !r.short {
+		t.Errorf("got %d, short %v for three entries in 8 bytes", n, r.short)
 	}
 }
 
@@ -326,4 +342,22 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("text form\n%s\nreads as %+v, %v\nwant %+v", Format(key, s), blocks, err, s)
 		}
 	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	encoded := mustEncode(b, full())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(encoded); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkInstanceDigest(b *testing.B) {
+	s := full()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.InstanceDigest()
+	}
 }

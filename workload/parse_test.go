@@ -236,6 +236,10 @@ func TestF156_AllBlocksAreCheckedAndErrorsBounded(t *testing.T) {
 	if !errors.As(err, &list) || len(list) != 3 || list[0].Line != 1 || list[1].Line != 3 || list[2].Line != 4 {
 		t.Errorf("got %v, want errors of lines 1, 3 and 4", err)
 	}
+	_, err = Parse("f", []byte("spread a {\n volume b /c\n image -x\n}"))
+	if !errors.As(err, &list) || len(list) != 2 || list[0].Line != 2 || list[1].Line != 3 {
+		t.Errorf("got %v, want errors in the order of the file", err)
+	}
 	_, err = Parse("f", []byte(strings.Repeat("foo\n", 100)))
 	if !errors.As(err, &list) || len(list) != syntax.ErrorsMax {
 		t.Errorf("got %d errors, want %d", len(list), syntax.ErrorsMax)
