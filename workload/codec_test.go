@@ -51,7 +51,8 @@ func TestF82_GoldenEncodings(t *testing.T) {
 	}{
 		{"minimal", &Spec{Runtime: RuntimeOCI, Replicas: 1, Image: "nginx"}},
 		{"full", full()},
-		{"process", &Spec{Runtime: RuntimeProcess, Replicas: 5, Image: "/usr/bin/x", Ports: []Port{{80, 80, TCP}}}},
+		{"process", &Spec{Runtime: RuntimeProcess, Replicas: 5, Image: "/usr/bin/x", Ports: []Port{{80, 80,
+			TCP}}}},
 		{"wasm", &Spec{Runtime: RuntimeWasm, Replicas: 5, Image: "https://a/b.wasm", Deterministic: true,
 			Capabilities: CapabilityKVRead | CapabilityMetrics}},
 	}
@@ -122,7 +123,8 @@ func TestF82_LimitsOfTheFixedFields(t *testing.T) {
 		{"image of 255", base(func(s *Spec) { s.Image = strings.Repeat("a", 255) }), ""},
 		{"image of 256", base(func(s *Spec) { s.Image = strings.Repeat("a", 256) }), "at most 255"},
 		{"17 ports", base(func(s *Spec) { s.Ports = make([]Port, 17) }), "at most 16"},
-		{"argument of 256", base(func(s *Spec) { s.Arguments = []string{strings.Repeat("a", 256)} }), "at most 255"},
+		{"argument of 256", base(func(s *Spec) { s.Arguments = []string{strings.Repeat("a", 256)} }),
+			"at most 255"},
 		{"512 bytes", base(func(s *Spec) {
 			s.Arguments = []string{strings.Repeat("a", 255), strings.Repeat("b", 512-21-257-2)}
 		}), ""},
