@@ -288,7 +288,7 @@ func TestF82_ChangedEncodingsAreRefusedOrCanonical(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range encoded {
-			for _, flip := range []byte{1, 2, 0x10, 0x80, 0xff} {
+			for _, flip := range []byte{1, byte(0x80 >> (i % 8))} {
 				encoded[i] ^= flip
 				if decoded, err := Decode(encoded); err == nil {
 					accepted++

@@ -20,7 +20,8 @@ func TestF156_Examples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		blocks, err := Parse(file, source, ParseOptions{Variables: map[string]string{"BINARY": "/usr/local/bin/hello"}})
+		variables := map[string]string{"BINARY": "/usr/local/bin/hello"}
+		blocks, err := Parse(file, source, ParseOptions{Variables: variables})
 		if err != nil {
 			t.Error(err)
 		}
