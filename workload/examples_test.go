@@ -20,7 +20,8 @@ func TestF156_Examples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		blocks, err := Parse(file, source, ParseOptions{Variables: map[string]string{"BINARY": "/usr/local/bin/hello"}})
+		variables := map[string]string{"BINARY": "/usr/local/bin/hello"}
+		blocks, err := Parse(file, source, ParseOptions{Variables: variables})
 		if err != nil {
 			t.Error(err)
 		}
@@ -33,7 +34,8 @@ func TestF156_Examples(t *testing.T) {
 		t.Errorf("examples show the kinds %v, want all three", kinds)
 	}
 	_, err = Parse("hello.colloid", []byte("spread hello {\n process ${BINARY}\n}"))
-	if err == nil || !strings.HasPrefix(err.Error(), "hello.colloid:2:10: variable BINARY is not set, expected") {
+	if err == nil || !strings.HasPrefix(err.Error(),
+		"hello.colloid:2:10: variable BINARY is not set, expected") {
 		t.Errorf("without --set: got %v", err)
 	}
 }
