@@ -44,7 +44,8 @@ func TestParseTarget(t *testing.T) {
 	if err != nil || host != "[2001:db8::1]:12421" || key == nil || *key != door {
 		t.Errorf("with key: %q, %v", host, err)
 	}
-	for _, text := range []string{"", "#", "#" + FormatDoorKey(door), "host#", "host#x", "host#a#" + FormatDoorKey(door)} {
+	for _, text := range []string{"", "#", "#" + FormatDoorKey(door), "host#", "host#x", "host#a#" +
+		FormatDoorKey(door)} {
 		if _, _, err := ParseTarget(text); err == nil {
 			t.Errorf("%q accepted", text)
 		}

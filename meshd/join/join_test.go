@@ -25,7 +25,8 @@ var (
 	hello   = Hello{Self: 0x0a00000000000001, SecretHash: 42}
 	source  = netip.MustParseAddrPort("192.0.2.1:40000")
 	members = []wire.Contact{
-		{ID: 0x0b00000000000002, Address: netip.MustParseAddrPort("192.0.2.2:12421"), Reach: wire.ReachPublic, Flags: 3},
+		{ID: 0x0b00000000000002, Address: netip.MustParseAddrPort("192.0.2.2:12421"), Reach: wire.ReachPublic,
+			Flags: 3},
 		{ID: 0x0c00000000000003, Address: netip.MustParseAddrPort("[2001:db8::3]:12421")},
 	}
 	accepted = Welcome{Key: cluster, Members: members}
@@ -218,7 +219,8 @@ func TestD1_SeedIgnoresWhatIsNotARequest(t *testing.T) {
 		}
 	}
 	seed := NewSeed(chacha(9), Limits{})
-	if _, ok := seed.Answer(1, source, lowOrder, Door{false, cluster}, func(Hello) Welcome { return accepted }); ok {
+	if _, ok := seed.Answer(1, source, lowOrder, Door{false, cluster},
+		func(Hello) Welcome { return accepted }); ok {
 		t.Error("answered a key of low order")
 	}
 	if _, ok := seed.Answer(1, source, request, Door{}, never); ok {
@@ -249,7 +251,8 @@ func TestF26_OtherVersionsAreToldSo(t *testing.T) {
 func TestF22_WelcomeMembers(t *testing.T) {
 	var many []wire.Contact
 	for i := range 100 {
-		many = append(many, wire.Contact{ID: wire.CellID(i + 1), Address: netip.MustParseAddrPort("127.0.0.1:12421")})
+		many = append(many, wire.Contact{ID: wire.CellID(i + 1),
+			Address: netip.MustParseAddrPort("127.0.0.1:12421")})
 	}
 	many[3].Address = netip.AddrPort{} // nobody could reach it: left out
 	for _, loopback := range []bool{false, true} {
@@ -366,7 +369,8 @@ func FuzzHandshake(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, request, reply []byte) {
 		seed := NewSeed(chacha(9), Limits{})
-		if got, ok := seed.Answer(1, source, request, Door{true, cluster}, func(Hello) Welcome { return accepted }); ok {
+		if got, ok := seed.Answer(1, source, request, Door{true, cluster},
+			func(Hello) Welcome { return accepted }); ok {
 			if len(got) > len(request) {
 				t.Fatalf("reply of %d bytes to %d", len(got), len(request))
 			}

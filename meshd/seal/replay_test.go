@@ -30,7 +30,8 @@ func TestF13_WindowAgainstDefinition(t *testing.T) {
 		slow := slowWindow{seen: make(map[uint64]bool)}
 		at := rapid.SampledFrom([]uint64{1, 1 << 40, 1<<64 - 20000, 1<<64 - 1}).Draw(t, "start")
 		step := rapid.OneOf(rapid.Int64Range(-3, 3), rapid.Int64Range(-200, 200), rapid.Int64Range(-9000, 9000),
-			rapid.SampledFrom([]int64{-WindowSize - 1, -WindowSize, 1 - WindowSize, 63, 64, 65, WindowSize - 1, WindowSize,
+			rapid.SampledFrom([]int64{-WindowSize - 1, -WindowSize, 1 - WindowSize, 63, 64, 65, WindowSize - 1,
+				WindowSize,
 				WindowSize + 1, 1 << 40}))
 		for _, by := range rapid.SliceOfN(step, 1, 300).Draw(t, "steps") {
 			fastSays := fast.fresh(at)

@@ -27,7 +27,8 @@ func testKey(seed byte) (k Key) {
 // datagram builds header and payload with room for the trailer.
 func datagram(sender wire.CellID, t wire.Type, payload string) []byte {
 	buffer := make([]byte, 0, wire.DatagramMax)
-	buffer = wire.AppendHeader(buffer, wire.Header{Type: t, PayloadLength: uint16(len(payload)), Sender: sender, Nonce: 7})
+	buffer = wire.AppendHeader(buffer, wire.Header{Type: t, PayloadLength: uint16(len(payload)),
+		Sender: sender, Nonce: 7})
 	return append(buffer, payload...)
 }
 
@@ -231,7 +232,8 @@ func TestBrokenInvariantsPanic(t *testing.T) {
 func TestKeysAreNotPrinted(t *testing.T) {
 	k := testKey(0x41)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q", "%d"} {
-		for _, text := range []string{fmt.Sprintf(verb, k), fmt.Sprintf(verb, &k), fmt.Sprintf(verb, struct{ K Key }{k})} {
+		for _, text := range []string{fmt.Sprintf(verb, k), fmt.Sprintf(verb, &k), fmt.Sprintf(verb,
+			struct{ K Key }{k})} {
 			if strings.Contains(text, "414243") || strings.Contains(text, "ABC") || strings.Contains(text, "65 66") ||
 				strings.Contains(text, "0x41") {
 				t.Errorf("verb %s shows the key: %s", verb, text)

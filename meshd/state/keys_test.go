@@ -35,8 +35,8 @@ func TestF61_KeysHaveOneForm(t *testing.T) {
 	if n := len(EndpointKey(cellA, strings.Repeat("w", WorkloadNameMax))); n > wire.NameMax {
 		t.Errorf("endpoint key of %d bytes", n)
 	}
-	for _, name := range []string{"vip.::ffff:10.0.0.100", "vip.2001:DB8::1", "vip.2001:db8:0:0:0:0:0:1", "vip.010.0.0.1",
-		"vip.", "vip.web", "vip.fe80::1%eth0", "vip.10.0.0.100 ", "gateway.10.0.0.100"} {
+	for _, name := range []string{"vip.::ffff:10.0.0.100", "vip.2001:DB8::1", "vip.2001:db8:0:0:0:0:0:1",
+		"vip.010.0.0.1", "vip.", "vip.web", "vip.fe80::1%eth0", "vip.10.0.0.100 ", "gateway.10.0.0.100"} {
 		if vip, ok := SplitVIP(name); ok {
 			t.Errorf("%q accepted as %s", name, vip)
 		}
@@ -105,18 +105,41 @@ func TestF61_WorkloadNames(t *testing.T) {
 func TestCategories(t *testing.T) {
 	const id = "0a000000000000ff"
 	for name, want := range map[string]Category{
-		"spread.web": Operator, "stateful.db": Operator, "wasm.f": Operator, "vip.10.0.0.1": Operator,
-		"env.web": Operator, "cluster.door": Operator, "volume.v.meta": Operator, "": Operator, "bgp.x": Operator,
-		"health." + id + ".status": Status, "health." + id + ".contact": SingleWriter,
-		"health." + id + ".cpu": SingleWriter, "ep." + id + ".web": SingleWriter, "deny." + id + ".web": SingleWriter,
-		"metric.web." + id: SingleWriter, "volume.v.rep." + id: SingleWriter, "volume.a.b.rep." + id: SingleWriter,
-		"gateway.10.0.0.1": Derived, "kv.web.key": KV,
-
-		"health.status": Operator, "health." + id + ".x.status": Operator, "health.0A000000000000FF.status": Operator,
-		"health.": Operator, "health." + id: Operator, "ep." + id + ".": Operator, "ep.web": Operator,
-		"ep." + id + ".Web": Operator, "metric." + id: Operator, "metric.." + id: Operator,
-		"volume.rep." + id: Operator, "volume..rep." + id: Operator, "volume.v.rep.": Operator,
-		"volume.v.rep." + id + "0": Operator, "volume.v.rep.0000000000000000": Operator, "healthy." + id + ".status": Operator,
+		"spread.web":                     Operator,
+		"stateful.db":                    Operator,
+		"wasm.f":                         Operator,
+		"vip.10.0.0.1":                   Operator,
+		"env.web":                        Operator,
+		"cluster.door":                   Operator,
+		"volume.v.meta":                  Operator,
+		"":                               Operator,
+		"bgp.x":                          Operator,
+		"health." + id + ".status":       Status,
+		"health." + id + ".contact":      SingleWriter,
+		"health." + id + ".cpu":          SingleWriter,
+		"ep." + id + ".web":              SingleWriter,
+		"deny." + id + ".web":            SingleWriter,
+		"metric.web." + id:               SingleWriter,
+		"volume.v.rep." + id:             SingleWriter,
+		"volume.a.b.rep." + id:           SingleWriter,
+		"gateway.10.0.0.1":               Derived,
+		"kv.web.key":                     KV,
+		"health.status":                  Operator,
+		"health." + id + ".x.status":     Operator,
+		"health.0A000000000000FF.status": Operator,
+		"health.":                        Operator,
+		"health." + id:                   Operator,
+		"ep." + id + ".":                 Operator,
+		"ep.web":                         Operator,
+		"ep." + id + ".Web":              Operator,
+		"metric." + id:                   Operator,
+		"metric.." + id:                  Operator,
+		"volume.rep." + id:               Operator,
+		"volume..rep." + id:              Operator,
+		"volume.v.rep.":                  Operator,
+		"volume.v.rep." + id + "0":       Operator,
+		"volume.v.rep.0000000000000000":  Operator,
+		"healthy." + id + ".status":      Operator,
 	} {
 		if got := CategoryOf([]byte(name)); got != want {
 			t.Errorf("%q: category %d, want %d", name, got, want)
@@ -145,7 +168,8 @@ func TestKeysDoNotAllocate(t *testing.T) {
 }
 
 func FuzzKeys(f *testing.F) {
-	for _, name := range []string{StatusKey(cellA), EndpointKey(cellA, "web"), "vip.10.0.0.1", "volume.v.rep." + cellA.String()} {
+	for _, name := range []string{StatusKey(cellA), EndpointKey(cellA, "web"), "vip.10.0.0.1",
+		"volume.v.rep." + cellA.String()} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

@@ -45,7 +45,8 @@ func TestStatusRejects(t *testing.T) {
 		if s, err := ParseCellStatus(value); err == nil {
 			t.Errorf("%s: accepted as %+v", name, s)
 		}
-		if !bytes.Equal(JoinStatusValues(nil, value, good), good) || !bytes.Equal(JoinStatusValues(nil, good, value), good) {
+		if !bytes.Equal(JoinStatusValues(nil, value, good), good) || !bytes.Equal(JoinStatusValues(nil, good,
+			value), good) {
 			t.Errorf("%s: outranks a valid status", name)
 		}
 	}
@@ -54,7 +55,8 @@ func TestStatusRejects(t *testing.T) {
 // drawStatus draws an encoded status; some are malformed in ways that a decoder could overlook. The
 // ranges are small so that equal ranks are frequent.
 func drawStatus(t *rapid.T) []byte {
-	claimants := rapid.SliceOfN(rapid.SampledFrom([]wire.CellID{1, 2, 3, 4, 5, 6}), 0, ClaimantsMax).Draw(t, "claimants")
+	claimants := rapid.SliceOfN(rapid.SampledFrom([]wire.CellID{1, 2, 3, 4, 5, 6}), 0, ClaimantsMax).Draw(t,
+		"claimants")
 	value := AppendCellStatus(nil, CellStatus{
 		Life:        Life(rapid.IntRange(1, 5).Draw(t, "life")),
 		Incarnation: rapid.Uint32Range(1, 2).Draw(t, "incarnation"),
@@ -155,7 +157,8 @@ func TestStatusJoinDoesNotAllocate(t *testing.T) {
 }
 
 func FuzzStatus(f *testing.F) {
-	f.Add(AppendCellStatus(nil, CellStatus{Suspect, 1, []wire.CellID{1, 2}}), AppendCellStatus(nil, CellStatus{Suspect, 1, []wire.CellID{3}}))
+	f.Add(AppendCellStatus(nil, CellStatus{Suspect, 1, []wire.CellID{1, 2}}), AppendCellStatus(nil,
+		CellStatus{Suspect, 1, []wire.CellID{3}}))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		if s, err := ParseCellStatus(a); err == nil && !bytes.Equal(AppendCellStatus(nil, s), a) {
 			t.Fatalf("%x has another form: %x", a, AppendCellStatus(nil, s))

@@ -16,8 +16,9 @@ import (
 
 func testContact() CellContact {
 	return CellContact{
-		SecretHash: 1, ClusterID: 2, Flags: FlagOCI | FlagProcess, VersionMin: 1, VersionMax: 2, Features: 3, KeysMax: 65536,
-		Arch: "amd64", Hostname: "h", Software: "0.1",
+		SecretHash: 1, ClusterID: 2, Flags: FlagOCI | FlagProcess, VersionMin: 1, VersionMax: 2, Features: 3,
+		KeysMax: 65536,
+		Arch:    "amd64", Hostname: "h", Software: "0.1",
 		Candidates: []Candidate{{netip.MustParseAddrPort("192.0.2.1:12421"), wire.ReachPublic}},
 		Labels:     [][2]string{{"rack", "7"}, {"zone", "a=b"}},
 	}
@@ -38,7 +39,8 @@ func TestValuesGolden(t *testing.T) {
 		want string
 	}{
 		{"contact", AppendCellContact(nil, testContact()), "01" +
-			"01080000000000000001" + "02080000000000000002" + "030400000014" + "04020102" + "050400000003" + "060400010000" +
+			"01080000000000000001" + "02080000000000000002" + "030400000014" + "04020102" + "050400000003" +
+			"060400010000" +
 			"0705" + hex.EncodeToString([]byte("amd64")) + "0801" + "68" + "0903" + "302e31" +
 			"0a13" + "00000000000000000000ffffc0000201" + "3085" + "01" +
 			"0b06" + hex.EncodeToString([]byte("rack=7")) + "0b08" + hex.EncodeToString([]byte("zone=a=b"))},
@@ -46,9 +48,11 @@ func TestValuesGolden(t *testing.T) {
 			"01" + "010400000fa0" + "020400002000" + "030400000064" + "0404000000fa" + "050400000003"},
 		{"endpoint", AppendCellEndpoint(nil, testEndpoint),
 			"01" + "01080000000000000009" + "0210" + "00000000000000000000ffffc0000201" +
-				"030f" + "0001" + "0000000000000002" + "02" + "0003" + "1f90" + "030d" + "0002" + "0000000000000002" + "01" + "0000"},
+				"030f" + "0001" + "0000000000000002" + "02" + "0003" + "1f90" + "030d" + "0002" +
+				"0000000000000002" + "01" + "0000"},
 		{"denial", AppendCellDenial(nil, testDenial),
-			"01" + "01080000000000000009" + "02080000000000000007" + "030d" + hex.EncodeToString([]byte("no host paths"))},
+			"01" + "01080000000000000009" + "02080000000000000007" + "030d" +
+				hex.EncodeToString([]byte("no host paths"))},
 	} {
 		if got := hex.EncodeToString(test.got); got != test.want {
 			t.Errorf("%s:\n got %s\nwant %s", test.name, got, test.want)
@@ -74,7 +78,8 @@ func TestValuesComeBack(t *testing.T) {
 		t.Errorf("denial %+v, %v", denial, err)
 	}
 	bare := CellEndpoint{KeyHash: 1}
-	if got, err := ParseCellEndpoint(AppendCellEndpoint(nil, bare)); err != nil || !reflect.DeepEqual(got, bare) {
+	if got, err := ParseCellEndpoint(AppendCellEndpoint(nil, bare)); err != nil || !reflect.DeepEqual(got,
+		bare) {
 		t.Errorf("endpoint without address: %+v, %v", got, err)
 	}
 }
@@ -130,19 +135,22 @@ func TestValuesReject(t *testing.T) {
 		"label twice":           label("a=1", "a=2"),
 		"label with escape":     label("a=\x1b"),
 		"label too long":        label("a=" + strings.Repeat("x", LabelSizeMax)),
-		"longer than a value":   append(contact[:len(contact):len(contact)], bytes.Repeat([]byte{200, 100}, 300)...),
+		"longer than a value": append(contact[:len(contact):len(contact)], bytes.Repeat([]byte{200, 100},
+			300)...),
 	} {
 		if err := parseContact(value); err == nil {
 			t.Errorf("contact, %s: accepted", name)
 		}
 	}
 	for name, value := range map[string][]byte{
-		"instance short":        field(tagInstance, "0001"),
-		"half a port":           field(tagInstance, "0001"+"0000000000000002"+"02"+"0003"+"1f"),
-		"17 ports":              field(tagInstance, "0001"+"0000000000000002"+"02"+"0003"+strings.Repeat("1f90", 17)),
-		"address unspecified":   field(tagAddress, "00000000000000000000ffff00000000"),
-		"address short":         field(tagAddress, "c0000201"),
-		"more than 16 instance": append([]byte{1}, bytes.Repeat(field(tagInstance, "00010000000000000002020003")[1:], 17)...),
+		"instance short": field(tagInstance, "0001"),
+		"half a port":    field(tagInstance, "0001"+"0000000000000002"+"02"+"0003"+"1f"),
+		"17 ports": field(tagInstance,
+			"0001"+"0000000000000002"+"02"+"0003"+strings.Repeat("1f90", 17)),
+		"address unspecified": field(tagAddress, "00000000000000000000ffff00000000"),
+		"address short":       field(tagAddress, "c0000201"),
+		"more than 16 instance": append([]byte{1}, bytes.Repeat(field(tagInstance,
+			"00010000000000000002020003")[1:], 17)...),
 	} {
 		if got, err := ParseCellEndpoint(value); err == nil || !reflect.DeepEqual(got, CellEndpoint{}) {
 			t.Errorf("endpoint, %s: %+v, %v", name, got, err)
@@ -155,7 +163,8 @@ func TestValuesReject(t *testing.T) {
 func TestF82_ValuesFitTheirRegister(t *testing.T) {
 	prefix := make([]byte, 300)
 	contact := testContact()
-	contact.Hostname, contact.Arch, contact.Software = strings.Repeat("h", 300), strings.Repeat("a", 300), strings.Repeat("\x1b", 300)
+	contact.Hostname, contact.Arch, contact.Software = strings.Repeat("h", 300), strings.Repeat("a", 300),
+		strings.Repeat("\x1b", 300)
 	contact.Candidates = nil
 	for i := range CandidatesMax {
 		port := netip.AddrPortFrom(netip.MustParseAddr("2001:db8::1"), uint16(i+1))
@@ -173,10 +182,12 @@ func TestF82_ValuesFitTheirRegister(t *testing.T) {
 	}
 	endpoint := CellEndpoint{KeyHash: 1, Address: netip.MustParseAddr("2001:db8::1")}
 	for i := range 20 {
-		endpoint.Instances = append(endpoint.Instances, EndpointInstance{Slot: uint16(i), Ports: make([]uint16, 20)})
+		endpoint.Instances = append(endpoint.Instances, EndpointInstance{Slot: uint16(i), Ports: make([]uint16,
+			20)})
 	}
 	value = AppendCellEndpoint(prefix, endpoint)[len(prefix):]
-	if got, err := ParseCellEndpoint(value); err != nil || len(value) > wire.ValueMax || len(got.Instances) != 10 ||
+	if got, err := ParseCellEndpoint(value); err != nil || len(value) > wire.ValueMax ||
+		len(got.Instances) != 10 ||
 		len(got.Instances[0].Ports) != EndpointPortsMax {
 		t.Fatalf("endpoint of %d bytes, %d instances, %v", len(value), len(got.Instances), err)
 	}
@@ -221,10 +232,16 @@ func TestAppendersPanicOnWhatNobodyReads(t *testing.T) {
 		"candidate nowhere":   func() { AppendCellContact(nil, CellContact{Candidates: make([]Candidate, 1)}) },
 		"versions reversed":   func() { AppendCellContact(nil, CellContact{VersionMin: 1}) },
 		"status without life": func() { AppendCellStatus(nil, CellStatus{}) },
-		"five claimants":      func() { AppendCellStatus(nil, CellStatus{Life: Dead, Claimants: make([]wire.CellID, 5)}) },
-		"reserved claimant":   func() { AppendCellStatus(nil, CellStatus{Life: Dead, Claimants: []wire.CellID{0}}) },
-		"endpoint nowhere":    func() { AppendCellEndpoint(nil, CellEndpoint{Address: netip.IPv6Unspecified()}) },
-		"vip of no address":   func() { VIPKey(netip.Addr{}) },
+		"five claimants": func() {
+			AppendCellStatus(nil, CellStatus{Life: Dead,
+				Claimants: make([]wire.CellID, 5)})
+		},
+		"reserved claimant": func() {
+			AppendCellStatus(nil, CellStatus{Life: Dead,
+				Claimants: []wire.CellID{0}})
+		},
+		"endpoint nowhere":  func() { AppendCellEndpoint(nil, CellEndpoint{Address: netip.IPv6Unspecified()}) },
+		"vip of no address": func() { VIPKey(netip.Addr{}) },
 	} {
 		func() {
 			defer func() {

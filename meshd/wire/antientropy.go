@@ -106,7 +106,8 @@ func ParseVector(payload []byte) (Vector, error) {
 }
 
 // MerkleRange names the 1<<Levels nodes that lie Levels below the node (Depth, Prefix), where Prefix
-// is the top Depth bits of the key hash, right-aligned. Depth+Levels <= MerkleDepth, Levels <= MerkleLevelsMax.
+// is the top Depth bits of the key hash, right-aligned. Depth+Levels <= MerkleDepth, Levels <=
+// MerkleLevelsMax.
 type MerkleRange struct {
 	Depth  uint8
 	Prefix uint16

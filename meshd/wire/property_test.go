@@ -29,7 +29,8 @@ func drawContact(t *rapid.T) Contact {
 
 // drawRecord draws a valid record with any number of entries.
 func drawRecord(t *rapid.T, entriesMax int) *Record {
-	actors := rapid.SliceOfNDistinct(rapid.Uint64Range(1, 1<<64-2), 1, FrameContextMax, rapid.ID).Draw(t, "actors")
+	actors := rapid.SliceOfNDistinct(rapid.Uint64Range(1, 1<<64-2), 1, FrameContextMax, rapid.ID).Draw(t,
+		"actors")
 	slices.Sort(actors)
 	r := &Record{
 		KeyHash: rapid.Uint64().Draw(t, "hash"),
@@ -86,7 +87,8 @@ func TestF22_ParseOfAppendIsIdentity(t *testing.T) {
 		m := MerkleRange{depth, uint16(rapid.Uint32Range(0, 1<<depth-1).Draw(t, "prefix")), levels}
 		hashes := rapid.SliceOfN(rapid.Uint64(), m.Width(), m.Width()).Draw(t, "hashes")
 		back, err := ParseMerkleResp(AppendMerkleResp(nil, m, hashes))
-		if err != nil || back.Range != m || back.Len() != len(hashes) || back.At(m.Width()-1) != hashes[m.Width()-1] {
+		if err != nil || back.Range != m || back.Len() != len(hashes) ||
+			back.At(m.Width()-1) != hashes[m.Width()-1] {
 			t.Fatalf("merkle range %+v came back as %+v, %v", m, back.Range, err)
 		}
 	})

@@ -269,7 +269,8 @@ func TestF25_MerkleRejects(t *testing.T) {
 	for _, test := range []struct {
 		payload []byte
 		want    error
-	}{{request, nil}, {nil, ErrLength}, {change(request, more), ErrLength}, {change(request, set(3, 1)), ErrRange}} {
+	}{{request, nil}, {nil, ErrLength}, {change(request, more), ErrLength}, {change(request, set(3, 1)),
+		ErrRange}} {
 		if _, err := CheckMerkleReq(test.payload); err != test.want {
 			t.Errorf("request %x: %v, want %v", test.payload, err, test.want)
 		}
