@@ -1,7 +1,6 @@
 package swim
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -20,7 +19,6 @@ type world struct {
 	random  *rand.Rand
 	now     clock.Instant
 	events  events
-	serial  uint64
 	cells   []*simulated
 	byID    map[wire.CellID]*simulated
 	loss    float64
@@ -54,33 +52,73 @@ type simulated struct {
 	wakeAt   clock.Instant
 	sent     uint64
 	told     int
+	ticks    int
 	observed int
 }
 
 type event struct {
-	at     clock.Instant
-	serial uint64
 	to     *simulated
 	from   *simulated
 	header wire.Header // Type 0: wake-up; TypeDelta: a status
-	data   [48]byte
+	data   [28]byte
 	size   int
 	target wire.CellID
 	value  []byte
 }
 
-type events []event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].serial < e[j].serial
+// events is a heap of times over a pool of events, without pointers in what moves.
+type events struct {
+	heap   []timed
+	pool   []event
+	free   []int32
+	serial uint64
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
+
+type timed struct {
+	at     clock.Instant
+	serial uint64
+	event  int32
+}
+
+func (t timed) before(o timed) bool { return t.at < o.at || t.at == o.at && t.serial < o.serial }
+
+func (e *events) push(at clock.Instant, v event) {
+	i := int32(len(e.pool))
+	if n := len(e.free); n > 0 {
+		i, e.free = e.free[n-1], e.free[:n-1]
+		e.pool[i] = v
+	} else {
+		e.pool = append(e.pool, v)
+	}
+	e.serial++
+	e.heap = append(e.heap, timed{at, e.serial, i})
+	for c := len(e.heap) - 1; c > 0; {
+		parent := (c - 1) / 2
+		if !e.heap[c].before(e.heap[parent]) {
+			break
+		}
+		e.heap[c], e.heap[parent] = e.heap[parent], e.heap[c]
+		c = parent
+	}
+}
+
+func (e *events) pop() (clock.Instant, event) {
+	top, last := e.heap[0], len(e.heap)-1
+	e.heap[0] = e.heap[last]
+	e.heap = e.heap[:last]
+	for i := 0; ; {
+		c := 2*i + 1
+		if c+1 < last && e.heap[c+1].before(e.heap[c]) {
+			c++
+		}
+		if c >= last || !e.heap[c].before(e.heap[i]) {
+			break
+		}
+		e.heap[c], e.heap[i] = e.heap[i], e.heap[c]
+		i = c
+	}
+	e.free = append(e.free, top.event)
+	return top.at, e.pool[top.event]
 }
 
 func newWorld(seed uint64, n int, loss float64) *world {
@@ -151,13 +189,7 @@ func (w *world) transmit(from, to *simulated, e event) {
 		return
 	}
 	e.from, e.to = from, to
-	w.at(w.now.Add(w.latency), e)
-}
-
-func (w *world) at(when clock.Instant, e event) {
-	w.serial++
-	e.at, e.serial = when, w.serial
-	heap.Push(&w.events, e)
+	w.events.push(w.now.Add(w.latency), e)
 }
 
 // claim is the store and the gossip of a cell in one: join, tell the detector, spread.
@@ -205,7 +237,7 @@ func (c *simulated) spreadStatus(target wire.CellID) {
 				delay += 250 * time.Millisecond
 			}
 		}
-		w.at(w.now.Add(delay), event{header: wire.Header{Type: wire.TypeDelta}, from: c, to: other, target: target,
+		w.events.push(w.now.Add(delay), event{header: wire.Header{Type: wire.TypeDelta}, from: c, to: other, target: target,
 			value: c.status[target]})
 	}
 }
@@ -229,15 +261,15 @@ func (c *simulated) wake() {
 		return
 	}
 	c.wakeAt = max(due, c.world.now)
-	c.world.at(c.wakeAt, event{to: c})
+	c.world.events.push(c.wakeAt, event{to: c})
 }
 
 // run advances virtual time.
 func (w *world) run(d time.Duration) {
 	until := w.now.Add(d)
-	for len(w.events) > 0 && w.events[0].at <= until {
-		e := heap.Pop(&w.events).(event)
-		w.now = e.at
+	for len(w.events.heap) > 0 && w.events.heap[0].at <= until {
+		var e event
+		w.now, e = w.events.pop()
 		w.deliver(e)
 	}
 	w.now = until
@@ -258,10 +290,11 @@ func (w *world) deliver(e event) {
 	}
 	switch e.header.Type {
 	case 0:
-		if e.at != c.wakeAt {
+		if w.now != c.wakeAt {
 			return // superseded
 		}
 		c.wakeAt = 0
+		c.ticks++
 		c.detector.Tick(w.now)
 	case wire.TypeDelta:
 		c.merge(w.now, e.target, e.value, false)
@@ -274,7 +307,7 @@ func (w *world) deliver(e event) {
 // pause stops a cell like SIGSTOP does; datagrams wait in its socket buffer.
 func (c *simulated) pause(d time.Duration) {
 	c.paused = c.world.now.Add(d)
-	c.world.at(c.paused, event{header: wire.Header{Type: wire.TypeLeave}, to: c, from: c})
+	c.world.events.push(c.paused, event{header: wire.Header{Type: wire.TypeLeave}, to: c, from: c})
 	c.wakeAt = 0
 }
 
