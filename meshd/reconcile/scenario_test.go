@@ -298,7 +298,7 @@ func TestF69_BootAdopts(t *testing.T) {
 
 func (c *testCell) restart() {
 	c.reconciler, c.planner, c.plan = New(c.id), placement.NewPlanner(1, 2), nil
-	c.seen, c.lastView = map[wire.CellID]map[InstanceID]State{}, ""
+	c.seen, c.lastH, c.lastVersion = map[wire.CellID]map[InstanceID]State{}, nil, ""
 }
 
 func TestF78_DeletionAndScaleToZeroStop(t *testing.T) {
@@ -393,4 +393,18 @@ func TestSAFE5_StatefulBreaksBeforeItMakes(t *testing.T) {
 	w.apply("db", 2, workload.Spec{Replicas: 1, Stateful: true})
 	w.run(15 * time.Second)
 	w.converged()
+}
+
+// A helper whose ring takes one action at a time only delays (F131).
+func TestF131_RingOfOne(t *testing.T) {
+	w := newWorld(t, 3)
+	for _, c := range w.cells {
+		c.ringSize = 1
+	}
+	applyMany(w, 10, 2)
+	w.run(30 * time.Second)
+	w.converged()
+	if n := w.logLength(); n != 20 {
+		t.Errorf("%d starts and stops for 20 replicas", n)
+	}
 }

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -23,6 +25,8 @@ type world struct {
 	cells     []*testCell // sorted by ID
 	workloads map[uint64]placement.Workload
 	frozen    map[uint64]bool
+	sorted    []placement.Workload // of this step
+	version   string               // of sorted and frozen
 	// check, when set, runs after every step.
 	check func()
 }
@@ -41,13 +45,15 @@ type testCell struct {
 	cutAt         clock.Instant                        // 0 = connected
 	backAt        clock.Instant                        // after a cut that was noticed: when it came back
 	seen          map[wire.CellID]map[InstanceID]State // endpoints as this cell knows them
-	lastView      string
+	lastH         []placement.Cell
+	lastVersion   string
 	lastHold      string
 	dirty         bool
 	runs          int
 
 	instances   map[InstanceID]*testInstance
 	startupTime time.Duration
+	ringSize    int             // actions the helper takes per Run; 0 = all
 	broken      map[uint64]bool // digests that never become READY here
 	log         []string        // every start that created and every stop that ended an instance
 	actions     []Action
@@ -126,6 +132,8 @@ func (w *world) list() (list []placement.Workload) {
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		w.now = w.now.Add(step)
+		w.sorted = w.list()
+		w.version = fmt.Sprint(w.sorted, w.frozen)
 		for _, c := range w.cells {
 			c.advanceInstances()
 		}
@@ -204,7 +212,7 @@ func (c *testCell) observe() {
 			for id, instance := range other.instances {
 				known[id] = instance.state
 			}
-			if fmt.Sprint(known) != fmt.Sprint(c.seen[other.id]) {
+			if !maps.Equal(known, c.seen[other.id]) {
 				c.seen[other.id] = known
 				c.dirty = true
 			}
@@ -213,11 +221,10 @@ func (c *testCell) observe() {
 			h = append(h, other.offer)
 		}
 	}
-	list := c.world.list()
-	view := fmt.Sprint(h, list, c.world.frozen)
-	if view != c.lastView {
-		c.lastView = view
-		c.plan = c.planner.Compute(h, list)
+	equal := func(a, b placement.Cell) bool { return reflect.DeepEqual(a, b) }
+	if !slices.EqualFunc(h, c.lastH, equal) || c.lastVersion != c.world.version {
+		c.lastH, c.lastVersion = h, c.world.version
+		c.plan = c.planner.Compute(h, c.world.sorted)
 		c.reconciler.Changed(c.world.now)
 	}
 	if hold := fmt.Sprint(c.holds(), c.authoritative); hold != c.lastHold {
@@ -237,7 +244,7 @@ func (c *testCell) ready(key uint64, cell wire.CellID, match func(InstanceID) bo
 func (c *testCell) input() *Input {
 	in := &Input{
 		Self: c.id, Authoritative: c.authoritative, HoldStarts: c.holds(), Plan: c.plan,
-		Workloads: c.world.list(),
+		Workloads: c.world.sorted,
 		Frozen:    func(key uint64) bool { return c.world.frozen[key] },
 		Ready: func(key uint64, cell wire.CellID, slot uint16, digest uint64) bool {
 			return c.ready(key, cell, func(id InstanceID) bool { return id.Slot == slot && id.Digest == digest })
@@ -270,7 +277,12 @@ func (c *testCell) reconcile() {
 	}
 	c.dirty = false
 	c.runs++
-	for _, action := range c.reconciler.Run(c.world.now, c.input()) {
+	for i, action := range c.reconciler.Run(c.world.now, c.input()) {
+		if c.ringSize > 0 && i >= c.ringSize {
+			c.reconciler.Unsent(action)
+			c.dirty = true // the ring is drained before the next step
+			continue
+		}
 		c.perform(action)
 	}
 }
