@@ -39,7 +39,7 @@ func main() {
 }
 
 func parse(arguments []string) (daemon.Options, error) {
-	options := daemon.Options{Software: version.Version, SupplyFD: -1}
+	options := daemon.Options{Software: version.String(), SupplyFD: -1}
 	flags := flag.NewFlagSet("meshd", flag.ContinueOnError)
 	flags.StringVar(&options.Directory, "directory", "", "state `directory` of this cell (required)")
 	flags.StringVar(&options.Socket, "socket", "", "`path` of the command socket (default DIRECTORY/colloid.sock)")

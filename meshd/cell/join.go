@@ -193,8 +193,9 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 	j := c.joining
 	switch {
 	case welcome.Collision:
+		c.config.Storage.DiscardIdentity(c.nextTicket())
 		c.finishJoin(failure(uds.ErrorExists, "the cluster already has a cell with the id "+c.config.Self.String()+
-			": this disk was cloned; stop colloid, remove cell_id in its state directory, start it again"))
+			": this disk was cloned; stop colloid and start it again, it then draws a new id"))
 		return
 	case welcome.Refused != "" && welcome.Unproven:
 		// Perhaps forged: a little time for a better answer.

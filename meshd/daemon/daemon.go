@@ -22,6 +22,7 @@ import (
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/control"
 	"colloid.net/meshd/reactor"
+	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
 )
@@ -135,7 +136,7 @@ func (d *Daemon) open() (err error) {
 		}
 	}()
 	var loaded storage.Loaded
-	d.storage, loaded, err = storage.Open(d.options.Directory, storage.Options{Done: d.stored})
+	d.storage, loaded, err = storage.Open(d.options.Directory, storage.Options{Completed: d.stored})
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,12 @@ func (d *Daemon) open() (err error) {
 			return err
 		}
 	}
-	d.control, err = control.Listen(control.Options{Path: d.options.Socket, Handle: d.handle, Log: d.log.printf})
+	for _, note := range loaded.Notes {
+		d.log.printf("%s", note)
+	}
+	serve := control.DefaultOptions(d.options.Socket, d.handle)
+	serve.Log = func(line string) { d.log.printf("%s", line) }
+	d.control, err = control.Listen(serve)
 	if err != nil {
 		return err
 	}
@@ -164,6 +170,8 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.cell = cell.New(config)
+	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
+	d.helper.cellID = uint64(config.Self)
 	return nil
 }
 
@@ -182,14 +190,14 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 	}
 	return cell.Config{
 		Self: loaded.Self, Incarnation: loaded.Incarnation, SecretHash: loaded.SecretHash,
-		Cluster: cell.Cluster{Key: loaded.ClusterKey, Joined: loaded.Joined},
+		Cluster: cell.Cluster{Key: seal.Key(loaded.Cluster.Key), Joined: loaded.Cluster.Joined},
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
 		KeysMax: d.options.KeysMax, Loopback: true,
 		Directory: d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
-		Network: d.reactor, Storage: &store{d.storage}, Runner: &d.helper, Logger: d.log,
+		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
 	}, nil
 }
 
@@ -233,7 +241,7 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 	select {
 	case r := <-answer:
 		if request.Code == uds.CodeLeave && r.Status == uds.OK {
-			d.inbox.post(func() { d.leaving() })
+			d.stop(ErrLeft) // closing the storage writes what is queued
 		}
 		return control.Response{Status: r.Status, Payload: r.Payload, Errno: r.Errno, Text: r.Text}
 	case <-ctx.Done():

@@ -122,3 +122,12 @@ func (d *disk) SaveCluster(ticket uint64, cluster cell.Cluster) {
 func (d *disk) SaveIncarnation(ticket uint64, incarnation uint32) {
 	d.later(ticket, func() { d.incarnation = incarnation })
 }
+
+// DiscardIdentity implements cell.Storage.
+func (d *disk) DiscardIdentity(ticket uint64) {
+	d.later(ticket, func() {
+		d.self = wire.CellID(d.world.random.Uint64()>>1 + 1)
+		d.secretHash = d.world.random.Uint64()
+		d.incarnation = 0
+	})
+}
