@@ -54,6 +54,7 @@ type Daemon struct {
 	control *control.Server
 	supply  *supply.Receiver
 	cell    *cell.Cell
+	started bool // the cell has had its Start
 	inbox   inbox
 	helper  helper
 	log     *logger
@@ -85,7 +86,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.close()
 	stop := context.AfterFunc(ctx, func() { d.stop(nil) })
 	defer stop()
-	d.inbox.post(func() { d.cell.Start(d.reactor.Now()) })
 	if d.supply != nil {
 		go d.serveSupply()
 	}
@@ -253,11 +253,26 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 type handler Daemon
 
 func (h *handler) Datagram(from netip.AddrPort, _ netip.Addr, datagram []byte) {
+	if !h.started {
+		return // a restarted daemon's socket may hold datagrams before its first Tick
+	}
 	h.cell.Receive(h.reactor.Now(), from, datagram)
 }
 
 func (h *handler) Wake() { h.inbox.run() }
 
-func (h *handler) Tick() { h.cell.Tick(h.reactor.Now()) }
+func (h *handler) Tick() {
+	if !h.started {
+		h.started = true
+		h.cell.Start(h.reactor.Now())
+	}
+	h.cell.Tick(h.reactor.Now())
+}
 
-func (h *handler) Deadline() clock.Instant { return h.cell.Deadline() }
+// Deadline is the cell's; the first Tick, due at once, starts it.
+func (h *handler) Deadline() clock.Instant {
+	if !h.started {
+		return 0
+	}
+	return h.cell.Deadline()
+}
