@@ -266,8 +266,10 @@ func (c *Cell) Tick(now clock.Instant) {
 func (c *Cell) Deadline() clock.Instant {
 	next := clock.Earliest(c.detector.Deadline(), c.gossip.Deadline())
 	next = clock.Earliest(next, c.sessions.Deadline())
-	next = clock.Earliest(next, c.reconciler.Deadline())
-	if c.views.planDirty || c.views.runDirty && c.runner.connected && c.runner.listed {
+	if c.runner.listed { // without a helper there is nobody to do anything
+		next = clock.Earliest(next, c.reconciler.Deadline())
+	}
+	if c.views.planDirty || c.views.runDirty && c.runner.listed {
 		return c.now
 	}
 	next = clock.Earliest(next, c.runner.holds)
