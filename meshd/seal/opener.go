@@ -115,7 +115,7 @@ func (o *Opener) Open(datagram []byte) (wire.Header, []byte, error) {
 	if err != nil {
 		return header, nil, err
 	}
-	if len(trailer) != wire.TrailerSize || header.Type.Joining() {
+	if len(trailer) != wire.TrailerSize { // so it is for the join handshake too, see ParseHeader
 		return header, nil, ErrUnsealed
 	}
 	counter := binary.BigEndian.Uint64(trailer)

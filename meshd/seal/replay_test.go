@@ -46,6 +46,32 @@ func TestF13_WindowAgainstDefinition(t *testing.T) {
 	})
 }
 
+// TestF13_WindowForgetsOldLaps fills the window, then strides on: every counter that was stepped over
+// must be fresh still, in every word and across all borders.
+func TestF13_WindowForgetsOldLaps(t *testing.T) {
+	for _, stride := range []uint64{1, 2, 63, 64, 65, 100, 127, 128, 129, 1000,
+		WindowSize - 1, WindowSize, WindowSize + 1} {
+		w := window{}
+		at := uint64(1)
+		for ; at < WindowSize+37; at++ {
+			w.mark(at)
+		}
+		for range 2*WindowSize/stride + 3 {
+			last := w.top
+			at = last + stride
+			w.mark(at)
+			for skipped := last + 1; skipped < at; skipped++ {
+				if inside := at-skipped < WindowSize; w.fresh(skipped) != inside {
+					t.Fatalf("stride %d, newest %d: counter %d fresh %t", stride, at, skipped, !inside)
+				}
+			}
+			if w.fresh(at) || last+WindowSize > at && w.fresh(last) {
+				t.Fatalf("stride %d: %d and %d were seen", stride, last, at)
+			}
+		}
+	}
+}
+
 // sealWith returns a datagram of sender with a chosen counter.
 func sealWith(k Key, sender wire.CellID, counter uint64) []byte {
 	s := NewSealer(k, sender, uint32(counter>>wire.CounterBits))

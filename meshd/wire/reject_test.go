@@ -130,6 +130,12 @@ func TestF22_NameAndContextBounds(t *testing.T) {
 	if err := CheckRecord(long); err != nil {
 		t.Errorf("name of 96 bytes: %v", err)
 	}
+	for _, count := range []int{0, 2} {
+		miscounted := deltaRecord()
+		if miscounted.EntryCount = count; CheckRecord(miscounted) != ErrLength {
+			t.Errorf("one entry, said %d: accepted", count)
+		}
+	}
 	wide := deltaRecord()
 	wide.Context = largeVector(FrameContextMax + 1)
 	wide.Entries = AppendEntry(nil, Dot{1, 1}, nil)
