@@ -85,7 +85,7 @@ func (s *Store) collectLeaf(leaf int, floor []byte) (freed int) {
 	first := uint64(leaf) << (64 - leafBits)
 	for i := s.index.seek(tagOf(first)); i < len(s.index.slots); {
 		if s.index.slots[i].reference == 0 {
-			if i >= s.index.home(tagOf(first | (1<<(64-leafBits) - 1))) {
+			if i >= s.index.home(tagOf(first|(1<<(64-leafBits)-1))) {
 				break
 			}
 			i++
