@@ -15,7 +15,8 @@ const (
 	PendingMax       = 4096
 	SuccessorsMax    = 8   // cells the ring edge of one frame tries one after the other
 	FramesMax        = 256 // of one register; what is beyond is left to anti-entropy
-	attemptsMax      = 4   // the first and RETRY_MAX 3
+	attemptsMax      = 4   // of the ring edge: the first and RETRY_MAX 3
+	attemptsRandom   = 1   // of a random edge: it buys speed, the ring alone is complete
 	retryBase        = 250 * time.Millisecond
 	lastWait         = 500 * time.Millisecond // after the last attempt, for its acknowledgement
 	jitterPercent    = 20
@@ -167,7 +168,7 @@ func (g *Gossip) Allow(now clock.Instant, actor wire.CellID) bool {
 
 // unfit rejects members that nothing should be sent to.
 func (g *Gossip) unfit(m *overlay.Member) bool {
-	return m.ID == g.except || !m.InService() || !m.Address.IsValid() ||
+	return m.ID == g.except || m.ID == g.options.Self || !m.InService() || !m.Address.IsValid() ||
 		g.options.Suspected != nil && g.options.Suspected(m.ID)
 }
 
@@ -230,7 +231,7 @@ func (g *Gossip) render(r *wire.Record) {
 func (g *Gossip) send(now clock.Instant, at int32, m *overlay.Member, attempts uint8) {
 	nonce := g.options.Nonce()
 	wait := max(retryBase<<attempts, roundTripsToWait*m.RTT)
-	if attempts+1 == attemptsMax {
+	if attempts+1 == attemptsMax { // only its acknowledgement is awaited
 		wait = max(lastWait, roundTripsToWait*m.RTT)
 	}
 	wait += time.Duration(g.options.Random.Int64N(int64(wait)*2*jitterPercent/100+1)) - wait*jitterPercent/100
@@ -245,7 +246,7 @@ func (g *Gossip) retry(now clock.Instant, at int32) {
 	m := g.options.Members.Get(s.peer)
 	g.except = s.except
 	attempts := s.attempts
-	if m == nil || s.lost || g.unfit(m) || attempts >= attemptsMax {
+	if m == nil || s.lost || g.unfit(m) || attempts >= s.attemptsMax() {
 		m, attempts = g.moveOn(at), 0
 		if m == nil {
 			g.pending.remove(at)

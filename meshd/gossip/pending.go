@@ -36,6 +36,14 @@ type slot struct {
 	rankAfter  int32
 }
 
+// attemptsMax returns how often the slot's peer is tried.
+func (s *slot) attemptsMax() uint8 {
+	if s.ring {
+		return attemptsMax
+	}
+	return attemptsRandom
+}
+
 // pending holds the slots with four indices over them: a heap by due time, hash chains by (peer, nonce)
 // and by (peer, key, frame), and one list per number of attempts. All links are slot numbers, so nothing
 // is allocated once the slots have grown to what is needed.
