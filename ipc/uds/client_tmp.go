@@ -2,6 +2,7 @@ package uds
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -9,16 +10,18 @@ import (
 
 var ErrNotFound = errors.New("uds: not found")
 
-type RemoteError struct {
-	Number uint16
-	Text   string
+type ReplyError struct {
+	Errno uint16
+	Text  string
 }
 
-func (e *RemoteError) Error() string { return e.Text }
+func (e *ReplyError) Error() string { return e.Text }
 
-type ConflictError struct{ Payload []byte }
+type ConflictError struct{ Entries Entries }
 
 func (e *ConflictError) Error() string { return "conflict" }
+
+const GroupRead = "colloid"
 
 type Client struct{ c net.Conn }
 
@@ -55,9 +58,13 @@ func (c *Client) Do(code Code, payload []byte) ([]byte, error) {
 		case NotFound:
 			return nil, ErrNotFound
 		case Conflict:
-			return nil, &ConflictError{b}
+			var e ConflictError
+			if err := json.Unmarshal(b, &e.Entries); err != nil {
+				return nil, err
+			}
+			return nil, &e
 		default:
-			return nil, &RemoteError{binary.BigEndian.Uint16(b), string(b[2:])}
+			return nil, &ReplyError{binary.BigEndian.Uint16(b), string(b[2:])}
 		}
 	}
 }
