@@ -1,0 +1,196 @@
+package uds
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Groups that may use the socket (F135).
+const (
+	GroupRead  = "colloid"
+	GroupWrite = "colloid-admin"
+)
+
+// ReplyMax bounds a whole reply.
+const ReplyMax = 64 << 20
+
+// DefaultTimeout is how long Do waits for the reply to an ordinary command.
+const DefaultTimeout = 15 * time.Second
+
+// ErrNotFound is returned by Do when the named thing does not exist.
+var ErrNotFound = errors.New("not found")
+
+// ReplyError is an ERROR reply. Its text is meant for people and says all there is to say.
+type ReplyError struct {
+	Errno uint16
+	Text  string
+}
+
+func (e *ReplyError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("the daemon refused with error %d", e.Errno)
+	}
+	return e.Text
+}
+
+// ConflictError says that a key holds something else than the writer has seen (F55).
+type ConflictError struct{ Entries Entries }
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s has changed meanwhile: it now holds %d values", e.Entries.Key, len(e.Entries.Entries))
+}
+
+// Client is one connection to the daemon. Its methods may be called from several goroutines, one
+// command at a time.
+type Client struct {
+	// Timeout is for one command: DefaultTimeout if zero, none if negative. Connect and Leave take as
+	// long as they take.
+	Timeout time.Duration
+
+	mutex      sync.Mutex // guards connection and broken
+	connection net.Conn
+	broken     error
+}
+
+// Dial connects to the daemon's socket.
+func Dial(path string) (*Client, error) {
+	if err := CheckPath(path); err != nil {
+		return nil, err
+	}
+	connection, err := net.DialTimeout("unix", path, 5*time.Second)
+	switch {
+	case err == nil:
+		return &Client{connection: connection}, nil
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("permission denied for %s: run as root or join group %s "+
+			"(`usermod -aG %s USER`), for changes %s too", path, GroupRead, GroupRead, GroupWrite)
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("no daemon is running at %s: start it with `colloid`", path)
+	case errors.Is(err, syscall.EAGAIN):
+		return nil, fmt.Errorf("the daemon at %s accepts no connections at the moment: try again", path)
+	case errors.Is(err, syscall.EPROTOTYPE), errors.Is(err, syscall.ENOTSOCK):
+		return nil, fmt.Errorf("%s is not the socket of a daemon", path)
+	}
+	return nil, fmt.Errorf("cannot connect to %s: %w", path, err)
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.connection.Close() }
+
+// Do sends a command and returns the payload of its reply. Errors: ErrNotFound, *ConflictError,
+// *ReplyError, or one of the connection, after which the client is of no more use.
+func (c *Client) Do(code Code, payload []byte) ([]byte, error) {
+	if len(payload) > RequestMax {
+		return nil, fmt.Errorf("request of %d bytes: at most %d are possible", len(payload), RequestMax)
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.broken != nil {
+		return nil, c.broken
+	}
+	if err := c.connection.SetDeadline(c.deadline(code)); err != nil {
+		return nil, c.fail(err)
+	}
+	// A write error is not final: the daemon may have refused with a reply before it hung up.
+	writeErr := WriteFrame(c.connection, byte(code), payload)
+	reply, err := c.read()
+	if err != nil && !isReply(err) {
+		if writeErr != nil {
+			err = writeErr
+		}
+		return nil, c.fail(err)
+	}
+	return reply, err
+}
+
+// DoJSON is Do for replies that are JSON documents.
+func (c *Client) DoJSON(code Code, payload []byte, document any) error {
+	reply, err := c.Do(code, payload)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(reply, document); err != nil {
+		return fmt.Errorf("the daemon's reply is not understood, it may be of another version: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) deadline(code Code) time.Time {
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	if timeout < 0 || code == CodeConnect || code == CodeLeave {
+		return time.Time{}
+	}
+	return time.Now().Add(timeout)
+}
+
+func (c *Client) fail(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errors.New("the daemon does not answer")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE),
+		errors.Is(err, syscall.ECONNRESET):
+		err = errors.New("the daemon has closed the connection")
+	}
+	c.broken = err
+	return err
+}
+
+func isReply(err error) bool {
+	var reply *ReplyError
+	var conflict *ConflictError
+	return errors.Is(err, ErrNotFound) || errors.As(err, &reply) || errors.As(err, &conflict)
+}
+
+// read collects the frames of one reply.
+func (c *Client) read() ([]byte, error) {
+	var whole []byte
+	for {
+		status, payload, err := ReadFrame(c.connection, OutputQueueMax, nil)
+		if err != nil {
+			return nil, err
+		}
+		switch ReplyStatus(status) {
+		case OK:
+			if len(payload) == 0 {
+				return whole, nil
+			}
+			if len(whole)+len(payload) > ReplyMax {
+				return nil, fmt.Errorf("the reply is larger than %d bytes", ReplyMax)
+			}
+			whole = append(whole, payload...)
+		case Error:
+			return nil, parseError(payload)
+		case NotFound:
+			return nil, ErrNotFound
+		case Conflict:
+			return nil, parseConflict(payload)
+		default:
+			return nil, fmt.Errorf("reply status %d is unknown: the daemon may be of a later version", status)
+		}
+	}
+}
+
+func parseError(payload []byte) error {
+	if len(payload) < 2 {
+		return &ReplyError{Errno: ErrorIO}
+	}
+	return &ReplyError{Errno: uint16(payload[0])<<8 | uint16(payload[1]), Text: string(payload[2:])}
+}
+
+func parseConflict(payload []byte) error {
+	var conflict ConflictError
+	if err := json.Unmarshal(payload, &conflict.Entries); err != nil {
+		return fmt.Errorf("the daemon's reply is not understood: %w", err)
+	}
+	return &conflict
+}

@@ -1,0 +1,184 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"colloid.net/ipc/uds"
+)
+
+// client is one connection.
+type client struct {
+	server     *Server
+	connection *net.UnixConn
+	who        credentials
+	may        level
+
+	mutex   sync.Mutex // guards what follows
+	ready   sync.Cond  // the output queue or ended has changed
+	output  [][]byte   // replies that wait, without the one being written
+	waiting int        // bytes in output
+	ended   bool       // no more replies come
+	broken  bool       // nobody takes them any more
+	busy    bool       // a request is being read or executed, or a reply written
+	idle    time.Time  // since when not busy
+}
+
+func newClient(s *Server, connection *net.UnixConn, who credentials, may level) *client {
+	c := &client{server: s, connection: connection, who: who, may: may, idle: time.Now()}
+	c.ready.L = &c.mutex
+	return c
+}
+
+// idleSince is zero while the client has something going on.
+func (c *client) idleSince() time.Time {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.busy || c.waiting > 0 {
+		return time.Time{}
+	}
+	return c.idle
+}
+
+func (c *client) setBusy(busy bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.busy = busy
+	c.idle = time.Now()
+}
+
+// read is the goroutine that takes requests. When it ends, the replies that are queued still go out.
+func (c *client) read() {
+	defer c.finish()
+	for {
+		code, payload, err := c.next()
+		if err != nil {
+			c.explain(err)
+			return
+		}
+		response := c.server.execute(&c.who, c.may, uds.Code(code), payload)
+		ok := c.queue(frame(response))
+		c.setBusy(false)
+		if !ok {
+			return
+		}
+	}
+}
+
+// next reads one request. It waits as long as it likes for the first byte and 5 seconds for the rest,
+// so that a slow sender cannot hold its place (F136).
+func (c *client) next() (code byte, payload []byte, err error) {
+	var first [1]byte
+	if err := c.connection.SetReadDeadline(time.Time{}); err != nil {
+		return 0, nil, err
+	}
+	if _, err := io.ReadFull(c.connection, first[:]); err != nil {
+		return 0, nil, err
+	}
+	c.setBusy(true)
+	if err := c.connection.SetReadDeadline(time.Now().Add(c.server.options.requestTimeout)); err != nil {
+		return 0, nil, err
+	}
+	rest := io.MultiReader(&oneByte{first[0], false}, c.connection)
+	return uds.ReadFrame(rest, uds.RequestMax, nil)
+}
+
+// oneByte gives back the byte that was read ahead.
+type oneByte struct {
+	value byte
+	given bool
+}
+
+func (b *oneByte) Read(p []byte) (int, error) {
+	if b.given || len(p) == 0 {
+		return 0, io.EOF
+	}
+	b.given = true
+	p[0] = b.value
+	return 1, nil
+}
+
+// explain tells a client why it is disconnected, if it is worth telling.
+func (c *client) explain(err error) {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, uds.ErrFrameTooLarge):
+		c.queue(uds.AppendError(nil, uds.ErrorInvalid, fmt.Sprintf("a request may have %d bytes", uds.RequestMax)))
+	case errors.As(err, &timeout) && timeout.Timeout():
+		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) took too long to send a request: disconnected",
+			c.who.uid, c.who.pid))
+		c.queue(uds.AppendError(nil, uds.ErrorTimeout, "the request did not arrive in time"))
+	}
+}
+
+// queue puts a reply behind the others. It reports false when the client is gone or is to go.
+func (c *client) queue(reply []byte) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	// A single large reply is no offence; letting replies pile up is.
+	if len(c.output) > 0 && c.waiting+len(reply) > uds.OutputQueueMax {
+		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read its replies: disconnected",
+			c.who.uid, c.who.pid))
+		c.broken = true
+	}
+	if c.broken {
+		c.connection.Close()
+		return false
+	}
+	c.output = append(c.output, reply)
+	c.waiting += len(reply)
+	c.ready.Signal()
+	return true
+}
+
+func (c *client) finish() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.ended = true
+	c.ready.Signal()
+}
+
+// write is the goroutine that sends replies. It closes the connection when the last one is out.
+func (c *client) write() {
+	defer c.server.remove(c)
+	defer c.connection.Close()
+	for {
+		reply, ok := c.take()
+		if !ok {
+			return
+		}
+		_ = c.connection.SetWriteDeadline(time.Now().Add(c.server.options.requestTimeout))
+		_, err := c.connection.Write(reply)
+		c.mutex.Lock()
+		c.broken = c.broken || err != nil
+		c.waiting -= len(reply)
+		c.mutex.Unlock()
+		if err != nil {
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read its reply: disconnected",
+					c.who.uid, c.who.pid))
+			}
+			return
+		}
+	}
+}
+
+// take waits for a reply to write.
+func (c *client) take() ([]byte, bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for len(c.output) == 0 && !c.ended && !c.broken {
+		c.ready.Wait()
+	}
+	if len(c.output) == 0 || c.broken {
+		return nil, false
+	}
+	reply := c.output[0]
+	c.output = c.output[1:]
+	return reply, true
+}

@@ -1,0 +1,361 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"golang.org/x/sys/unix"
+)
+
+// Request is one command, framed, authorised and, for Connect, resolved.
+type Request struct {
+	Code    uds.Code
+	Payload []byte
+	UID     uint32 // of the client, from the kernel
+	// Connect only:
+	Addresses []netip.AddrPort
+	JoinKey   string // text behind #, empty if none
+	Merge     bool
+}
+
+// Response is the answer: raw bytes for OK and Conflict (JSON), number and text for Error.
+type Response struct {
+	Status  uds.ReplyStatus
+	Payload []byte
+	Errno   uint16
+	Text    string
+}
+
+// Handle executes a request. It is called from a client's goroutine and may block; the context ends
+// when the server closes.
+type Handle func(ctx context.Context, request Request) Response
+
+// Options of Listen.
+type Options struct {
+	// Path of the socket. Its directory is created with mode 0750 if missing.
+	Path   string
+	Handle Handle
+	// Log takes one line for people: each change, and each client that was turned away.
+	Log func(line string)
+	// UID of the daemon, who may do everything.
+	UID uint32
+	// ReadGroup and WriteGroup are group numbers, NoGroup for none.
+	ReadGroup, WriteGroup int
+	// Resolver is net.DefaultResolver if nil.
+	Resolver Resolver
+
+	// requestTimeout is shortened in tests.
+	requestTimeout time.Duration
+}
+
+// DefaultOptions are those of this host: the user of this process, groups colloid and colloid-admin.
+func DefaultOptions(path string, handle Handle) Options {
+	return Options{
+		Path: path, Handle: handle, UID: uint32(os.Geteuid()),
+		ReadGroup: LookupGroup(uds.GroupRead), WriteGroup: LookupGroup(uds.GroupWrite),
+	}
+}
+
+// Server owns the socket.
+type Server struct {
+	options  Options
+	listener *net.UnixListener
+	context  context.Context
+	cancel   context.CancelFunc
+	group    sync.WaitGroup
+
+	mutex   sync.Mutex // guards clients and closed
+	clients map[*client]struct{}
+	closed  bool
+}
+
+// Listen creates the socket. A socket that a dead daemon has left is replaced; one that answers is not.
+func Listen(options Options) (*Server, error) {
+	if err := uds.CheckPath(options.Path); err != nil {
+		return nil, err
+	}
+	if options.Log == nil {
+		options.Log = func(string) {}
+	}
+	if options.Resolver == nil {
+		options.Resolver = net.DefaultResolver
+	}
+	if options.requestTimeout == 0 {
+		options.requestTimeout = uds.RequestTimeoutSec * time.Second
+	}
+	listener, err := bind(&options)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{options: options, listener: listener, clients: map[*client]struct{}{}}
+	s.context, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+func bind(options *Options) (*net.UnixListener, error) {
+	directory := filepath.Dir(options.Path)
+	if err := os.MkdirAll(filepath.Dir(directory), 0o755); err != nil {
+		return nil, fmt.Errorf("control: directory of the socket: %w", err)
+	}
+	err := os.Mkdir(directory, 0o750)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("control: directory of the socket: %w", err)
+	}
+	if err == nil {
+		options.giveToGroup(directory)
+	}
+	if err := removeStale(options.Path); err != nil {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: options.Path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	// Until here the umask has kept others out: connecting needs write permission.
+	options.giveToGroup(options.Path)
+	if err := os.Chmod(options.Path, 0o660); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	return listener, nil
+}
+
+// giveToGroup lets the reading group reach the socket. An unprivileged daemon outside that group
+// cannot; then the file stays with its own group.
+func (o *Options) giveToGroup(path string) {
+	if o.ReadGroup == NoGroup {
+		return
+	}
+	if err := os.Chown(path, -1, o.ReadGroup); err != nil {
+		o.Log(fmt.Sprintf("control: %s cannot be given to group %d, its members have no access: %v",
+			path, o.ReadGroup, err))
+	}
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("control: %w", err)
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("control: %s exists and is not a socket: move it away", path)
+	}
+	connection, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		connection.Close()
+	}
+	if err == nil || !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("control: a daemon is running at %s already: stop it or set COLLOID_DIR", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("control: %w", err)
+	}
+	return nil
+}
+
+// Serve accepts clients until Close; it returns nil then.
+func (s *Server) Serve() error {
+	for {
+		connection, err := s.listener.AcceptUnix()
+		if err != nil {
+			if s.isClosed() {
+				return nil
+			}
+			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) ||
+				errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS) {
+				s.options.Log(fmt.Sprintf("control: accept: %v", err))
+				time.Sleep(100 * time.Millisecond) // descriptors come back when clients leave
+				continue
+			}
+			return fmt.Errorf("control: %w", err)
+		}
+		s.admit(connection)
+	}
+}
+
+func (s *Server) isClosed() bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.closed
+}
+
+// Close removes the socket, cancels running requests and waits for the clients' goroutines.
+func (s *Server) Close() error {
+	s.mutex.Lock()
+	s.closed = true
+	err := s.listener.Close()
+	for c := range s.clients {
+		c.connection.Close()
+	}
+	s.mutex.Unlock()
+	s.cancel()
+	s.group.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// admit takes a client in or turns it away.
+func (s *Server) admit(connection *net.UnixConn) {
+	who, err := peerCredentials(connection)
+	if err != nil {
+		s.refuse(connection, uds.ErrorPermission, "the kernel does not say who you are: "+err.Error())
+		return
+	}
+	may := s.levelOf(&who)
+	if may == levelNone {
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused", who.uid, who.pid))
+		s.refuse(connection, uds.ErrorPermission, fmt.Sprintf(
+			"uid %d may not use this daemon: run as root or join group %s", who.uid, uds.GroupRead))
+		return
+	}
+	c := newClient(s, connection, who, may)
+	if !s.add(c) {
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused: %d clients", who.uid, who.pid, uds.ClientsMax))
+		s.refuse(connection, uds.ErrorBusy, fmt.Sprintf("%d clients are connected already: close one", uds.ClientsMax))
+		return
+	}
+}
+
+// refuse answers with one error and hangs up. The frame fits any socket buffer, so this waits for
+// nobody.
+func (s *Server) refuse(connection *net.UnixConn, errno uint16, text string) {
+	_ = connection.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	_, _ = connection.Write(uds.AppendError(nil, errno, text))
+	connection.Close()
+}
+
+// add takes a client in and starts it. When all places are taken, the one that has idled longest gives way if it
+// was idle for as long as a request may take; so nobody can block the socket by sitting on it.
+func (s *Server) add(c *client) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.closed {
+		return false
+	}
+	if len(s.clients) >= uds.ClientsMax {
+		var idlest *client
+		for other := range s.clients {
+			if since := other.idleSince(); !since.IsZero() && (idlest == nil || since.Before(idlest.idleSince())) {
+				idlest = other
+			}
+		}
+		if idlest == nil || time.Since(idlest.idleSince()) < s.options.requestTimeout {
+			return false
+		}
+		idlest.connection.Close()
+		delete(s.clients, idlest)
+	}
+	s.clients[c] = struct{}{}
+	s.group.Go(c.read) // under the lock: Close must not wait before they are counted
+	s.group.Go(c.write)
+	return true
+}
+
+func (s *Server) remove(c *client) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	delete(s.clients, c)
+}
+
+// execute checks a request and has it done.
+func (s *Server) execute(who *credentials, may level, code uds.Code, payload []byte) Response {
+	need, known := levels[code]
+	if !known {
+		return failure(uds.ErrorInvalid, fmt.Sprintf("command %#x is unknown: the daemon may be of an earlier version", code))
+	}
+	if need > may {
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused %s", who.uid, who.pid, describe(code, payload)))
+		return failure(uds.ErrorPermission, fmt.Sprintf(
+			"uid %d may read but not change: run as root or join group %s", who.uid, uds.GroupWrite))
+	}
+	request := Request{Code: code, Payload: payload, UID: who.uid}
+	if code == uds.CodeConnect {
+		if err := s.resolve(&request); err != nil {
+			return failure(uds.ErrorInvalid, err.Error())
+		}
+	}
+	if need == levelWrite {
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d): %s", who.uid, who.pid, describe(code, payload)))
+	}
+	return s.options.Handle(s.context, request)
+}
+
+func failure(errno uint16, text string) Response {
+	return Response{Status: uds.Error, Errno: errno, Text: text}
+}
+
+// resolve fills in what Connect needs.
+func (s *Server) resolve(request *Request) error {
+	if len(request.Payload) < 1 || request.Payload[0] > 1 {
+		return errors.New("malformed connect request")
+	}
+	target, err := ParseTarget(string(request.Payload[1:]))
+	if err != nil {
+		return err
+	}
+	request.Addresses, err = Resolve(s.context, s.options.Resolver, target)
+	request.JoinKey, request.Merge = target.Key, request.Payload[0] == 1
+	return err
+}
+
+// describe names a change for the log, without values and without keys of clusters.
+func describe(code uds.Code, payload []byte) string {
+	switch code {
+	case uds.CodeSet, uds.CodeDelete, uds.CodeResolve:
+		name := map[uds.Code]string{uds.CodeSet: "set", uds.CodeDelete: "delete", uds.CodeResolve: "resolve"}[code]
+		if w, err := uds.ParseWriteRequest(payload); err == nil {
+			return fmt.Sprintf("%s %q", name, w.Key)
+		}
+		return name
+	case uds.CodeConnect:
+		if len(payload) > 0 {
+			if target, err := ParseTarget(string(payload[1:])); err == nil {
+				return fmt.Sprintf("connect to %s", net.JoinHostPort(target.Host, fmt.Sprint(target.Port)))
+			}
+		}
+		return "connect"
+	case uds.CodeLeave:
+		return "leave"
+	case uds.CodeForget:
+		return fmt.Sprintf("forget %x", payload[:min(len(payload), 8)])
+	case uds.CodeDoor:
+		return fmt.Sprintf("door %x", payload[:min(len(payload), 1)])
+	}
+	return fmt.Sprintf("command %#x", byte(code))
+}
+
+// frame encodes a response.
+func frame(r Response) []byte {
+	switch r.Status {
+	case uds.OK:
+		if len(r.Payload) <= uds.ReplyMax {
+			return uds.AppendReply(nil, r.Payload)
+		}
+		return uds.AppendError(nil, uds.ErrorIO, fmt.Sprintf("the reply has %d bytes, %d are possible", len(r.Payload), uds.ReplyMax))
+	case uds.NotFound:
+		return uds.AppendFrame(nil, byte(uds.NotFound), nil)
+	case uds.Conflict:
+		if len(r.Payload) <= uds.OutputQueueMax {
+			return uds.AppendFrame(nil, byte(uds.Conflict), r.Payload)
+		}
+		small, _ := json.Marshal(uds.Entries{}) // too many values to show: the refusal itself counts
+		return uds.AppendFrame(nil, byte(uds.Conflict), small)
+	case uds.Error:
+		return uds.AppendError(nil, r.Errno, r.Text)
+	}
+	panic(fmt.Sprintf("control: response with status %d", r.Status))
+}

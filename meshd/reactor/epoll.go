@@ -1,0 +1,328 @@
+package reactor
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"unsafe"
+
+	"colloid.net/meshd/clock"
+	"golang.org/x/sys/unix"
+)
+
+// epoller is the driver for kernels that refuse io_uring (F111, F125).
+type epoller struct {
+	*core
+	epoll, timerfd int
+	inbox          *inbox
+	timing         bool // the timerfd is armed, for timerAt
+	timerAt        clock.Instant
+	readable       bool // the last receive filled its batch: there is more
+	events         [WatchesMax + 4]unix.EpollEvent
+}
+
+// receiveBatch is how many datagrams one recvmmsg takes.
+const receiveBatch = 64
+
+// inbox is the memory of recvmmsg.
+type inbox struct {
+	memory  []byte
+	headers []multiHeader
+	vectors []unix.Iovec
+	slots   []inSlot
+	dirty   int // headers that the kernel has written since they were prepared
+}
+
+type inSlot struct {
+	name    [32]byte
+	control [receiveControlSize]byte
+	payload [ReceiveBufferSize - 32 - receiveControlSize]byte
+}
+
+func newInbox(count int) (*inbox, error) {
+	headers := count * int(unsafe.Sizeof(multiHeader{}))
+	vectors := count * int(unsafe.Sizeof(unix.Iovec{}))
+	memory, err := mapMemory(headers + vectors + count*int(unsafe.Sizeof(inSlot{})))
+	if err != nil {
+		return nil, err
+	}
+	b := &inbox{
+		memory:  memory,
+		headers: view[multiHeader](memory, 0, count),
+		vectors: view[unix.Iovec](memory, headers, count),
+		slots:   view[inSlot](memory, headers+vectors, count),
+	}
+	for i := range b.headers {
+		header := &b.headers[i].header
+		b.vectors[i].Base = &b.slots[i].payload[0]
+		b.vectors[i].SetLen(len(inSlot{}.payload))
+		header.Iov, header.Iovlen = &b.vectors[i], 1
+		header.Name, header.Control = &b.slots[i].name[0], &b.slots[i].control[0]
+	}
+	b.dirty = count
+	return b, nil
+}
+
+// prepare restores what the kernel overwrote in the headers of the last batch.
+func (b *inbox) prepare() {
+	for i := range b.headers[:b.dirty] {
+		b.headers[i].header.Namelen = nameSize
+		b.headers[i].header.SetControllen(receiveControlSize)
+	}
+	b.dirty = 0
+}
+
+func openEpoll(shared *core, name string) (Reactor, error) {
+	e := &epoller{core: shared, epoll: -1, timerfd: -1}
+	e.driver = name
+	if err := e.open(); err != nil {
+		shared.free()
+		e.freeEpoll()
+		return nil, fmt.Errorf("reactor: epoll: %w", err)
+	}
+	return e, nil
+}
+
+func (e *epoller) open() (err error) {
+	if e.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return err
+	}
+	e.timerfd, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	if e.inbox, err = newInbox(min(receiveBatch, e.options.ReceiveBuffers)); err != nil {
+		return err
+	}
+	for _, fd := range []int{e.socket.fd, e.eventfd, e.timerfd} {
+		if err := e.add(fd, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add polls fd; the generation comes back with each of its events.
+func (e *epoller) add(fd int, generation uint32) error {
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(generation)}
+	return unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, fd, &event)
+}
+
+func (e *epoller) freeEpoll() {
+	if e.epoll >= 0 {
+		unix.Close(e.epoll)
+	}
+	if e.timerfd >= 0 {
+		unix.Close(e.timerfd)
+	}
+	if e.inbox != nil {
+		unmapMemory(e.inbox.memory)
+	}
+}
+
+// Close implements Reactor.
+func (e *epoller) Close() error {
+	if e.requestClose() {
+		return nil
+	}
+	if e.core.free() {
+		e.freeEpoll()
+	}
+	return nil
+}
+
+// Run implements Reactor.
+func (e *epoller) Run(handler Handler) error {
+	if err := e.start(handler); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer e.freeEpoll()
+	defer e.core.free()
+	err := e.loop()
+	e.flush()
+	return err
+}
+
+func (e *epoller) loop() error {
+	for !e.closed.Load() {
+		deadline := e.tick()
+		e.flush()
+		wait := !e.readable && !deadline.Reached(boot.now())
+		if wait {
+			if err := e.armTimer(deadline); err != nil {
+				return err
+			}
+			e.counters.sleeps.Add(1)
+		}
+		count, err := e.wait(wait)
+		if err != nil {
+			return err
+		}
+		if wait {
+			boot.refresh()
+		}
+		for _, event := range e.events[:count] {
+			if err := e.handle(int(event.Fd), uint32(event.Pad)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (e *epoller) wait(block bool) (int, error) {
+	timeout := 0
+	if block {
+		timeout = -1
+	}
+	count, err := unix.EpollWait(e.epoll, e.events[:], timeout)
+	if err == unix.EINTR {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reactor: epoll_wait: %w", err)
+	}
+	return count, nil
+}
+
+func (e *epoller) handle(fd int, generation uint32) error {
+	switch fd {
+	case e.socket.fd:
+		return e.receive()
+	case e.eventfd:
+		var buffer [8]byte
+		_, _ = unix.Read(fd, buffer[:])
+		e.woken()
+	case e.timerfd:
+		e.expired()
+	default:
+		// An event of a watch that has ended may come for a new one of the same number.
+		if i := e.findWatch(fd); i >= 0 && e.watches[i].generation == generation {
+			e.drain(i)
+		}
+	}
+	return nil
+}
+
+// receive takes up to one batch from the socket.
+func (e *epoller) receive() error {
+	e.inbox.prepare()
+	count, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(e.socket.fd),
+		uintptr(unsafe.Pointer(&e.inbox.headers[0])), uintptr(len(e.inbox.headers)), unix.MSG_DONTWAIT, 0, 0)
+	e.readable = false
+	switch errno {
+	case 0:
+	case unix.EAGAIN, unix.EINTR:
+		return nil
+	case unix.EBADF, unix.EINVAL, unix.ENOSYS, unix.EFAULT, unix.ENOTSOCK:
+		return fmt.Errorf("reactor: recvmmsg: %w", errno)
+	default:
+		e.counters.receiveErrors.Add(1) // reported by ICMP for an earlier datagram, or no memory
+		return nil
+	}
+	e.readable = int(count) == len(e.inbox.headers)
+	e.inbox.dirty = int(count)
+	for i := range int(count) {
+		slot, header := &e.inbox.slots[i], &e.inbox.headers[i]
+		e.deliver(slot.name[:min(header.header.Namelen, nameSize)],
+			slot.control[:min(uint64(header.header.Controllen), receiveControlSize)],
+			slot.payload[:min(int(header.length), len(slot.payload))],
+			header.header.Flags&unix.MSG_TRUNC != 0)
+	}
+	return nil
+}
+
+// armTimer sets the timerfd unless it will fire early enough already.
+func (e *epoller) armTimer(deadline clock.Instant) error {
+	if deadline == clock.Never || e.timing && e.timerAt <= deadline {
+		return nil
+	}
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(int64(deadline), 1))}
+	if err := unix.TimerfdSettime(e.timerfd, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
+		return fmt.Errorf("reactor: timerfd_settime: %w", err)
+	}
+	e.timing, e.timerAt = true, deadline
+	return nil
+}
+
+func (e *epoller) expired() {
+	var buffer [8]byte
+	if n, _ := unix.Read(e.timerfd, buffer[:]); n != len(buffer) {
+		return // set again in the meantime
+	}
+	e.timing = false
+	boot.reached(e.timerAt)
+}
+
+// Send implements Reactor.
+func (e *epoller) Send(to netip.AddrPort, datagram []byte) { e.SendFrom(e.source(to), to, datagram) }
+
+// SendFrom implements Reactor.
+func (e *epoller) SendFrom(local netip.Addr, to netip.AddrPort, datagram []byte) {
+	if e.outbox.full() {
+		e.counters.sendQueueFull.Add(1)
+		e.flush()
+	}
+	e.enqueue(local, to, datagram)
+}
+
+// flush sends the outbox. The kernel stops at the first datagram it refuses; that one is dropped.
+// The observer hears of it when the outbox is free again, because it may want to send.
+func (e *epoller) flush() {
+	total := e.outbox.used
+	var refused [refusedMax]refusal
+	count := 0
+	for next := 0; next < total; {
+		sent, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(e.socket.fd),
+			uintptr(e.outbox.headerAddress(next)), uintptr(total-next), unix.MSG_DONTWAIT, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			refused[count%refusedMax] = refusal{e.outbox.destination(next), errno}
+			count++
+			next++
+		default:
+			next += int(sent)
+		}
+	}
+	e.outbox.reset()
+	for i := range count {
+		if i < refusedMax {
+			e.sendFailed(refused[i].to, refused[i].reason)
+		} else {
+			e.sendFailed(netip.AddrPort{}, refused[i%refusedMax].reason)
+		}
+	}
+}
+
+// refusal is a datagram the kernel did not take.
+type refusal struct {
+	to     netip.AddrPort
+	reason unix.Errno
+}
+
+// refusedMax bounds how many refusals of one flush are reported by address; all are counted.
+const refusedMax = 32
+
+// WatchEventfd implements Reactor.
+func (e *epoller) WatchEventfd(fd int, notify func()) error {
+	i := e.addWatch(fd, notify)
+	if i < 0 {
+		return errWatches
+	}
+	if err := e.add(fd, e.watches[i].generation); err != nil {
+		e.watches[i].notify = nil
+		return fmt.Errorf("reactor: watching descriptor %d: %w", fd, err)
+	}
+	return nil
+}
+
+// Unwatch implements Reactor.
+func (e *epoller) Unwatch(fd int) {
+	if i := e.findWatch(fd); i >= 0 {
+		_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+		e.watches[i].notify = nil
+	}
+}

@@ -1,0 +1,216 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// writer changes the files. It belongs to one goroutine.
+type writer struct {
+	disk        disk
+	incarnation uint32
+	ballast     bool // the ballast is there
+
+	log     diskFile // nil: it must be rebuilt before the next append
+	logSize int64    // up to here the log is on disk and whole
+	logLast uint64   // sequence of its last entry, 0 if none
+
+	// For the older generation: its log may go when no snapshot that is kept needs it.
+	previousLogLast uint64
+	snapshot        bool   // state.snapshot exists and is whole
+	snapshotCovers  uint64 // what it contains of the log
+}
+
+// write is the writer's goroutine.
+func (d *Directory) write() {
+	defer close(d.done)
+	var synced time.Time
+	for {
+		<-d.wake
+		if wait := d.options.Window - time.Since(synced); wait > 0 {
+			d.gather(wait)
+		}
+		d.mutex.Lock()
+		q, closed := d.queue, d.closed
+		d.queue = queue{}
+		d.mutex.Unlock()
+		if len(q.appends) > 0 {
+			synced = time.Now()
+		}
+		d.perform(&q)
+		if closed {
+			return
+		}
+	}
+}
+
+// gather waits for more appends to share a sync with; anything else ends it.
+func (d *Directory) gather(wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for d.onlyAppends() {
+		select {
+		case <-timer.C:
+			return
+		case <-d.wake:
+		}
+	}
+}
+
+func (d *Directory) onlyAppends() bool {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	q := &d.queue
+	return !d.closed && len(q.appends) < appendsMax/2 && q.appendBytes < appendBytesMax/2 &&
+		len(q.incarnation.tickets)+len(q.cluster.tickets)+len(q.peers.tickets)+
+			len(q.snapshot.tickets)+len(q.discard.tickets) == 0
+}
+
+// perform writes one round. What dots depend on comes first, the longest comes last.
+func (d *Directory) perform(q *queue) {
+	w := &d.writer
+	complete := func(tickets []uint64, job func() error) {
+		if len(tickets) == 0 {
+			return
+		}
+		err := d.located(job())
+		for _, ticket := range tickets {
+			d.options.Completed(ticket, err)
+		}
+	}
+	complete(q.incarnation.tickets, func() error { return w.raiseIncarnation(q.incarnation.value) })
+	complete(q.discard.tickets, w.removeIdentity)
+	complete(q.cluster.tickets, func() error {
+		return w.replace(nameCluster, kindCluster, marshalCluster(q.cluster.value))
+	})
+	complete(q.peers.tickets, func() error { return w.replace(namePeers, kindPeers, q.peers.value) })
+	if len(q.appends) > 0 {
+		err := d.located(w.appendAll(q.appends))
+		for _, job := range q.appends {
+			d.options.Completed(job.ticket, err)
+		}
+	}
+	complete(q.snapshot.tickets, func() error { return w.saveSnapshot(q.snapshot.value) })
+	w.ensureBallast()
+}
+
+// replace writes a small file as a whole. On a full disk it spends the ballast and tries again.
+func (w *writer) replace(name string, kind byte, payload []byte) error {
+	data := appendEnvelope(nil, kind, payload)
+	err := w.install(name, data)
+	if !IsNoSpace(err) || !w.ballast {
+		return err
+	}
+	if w.disk.Remove(nameBallast) != nil {
+		return err
+	}
+	w.ballast = false
+	err = w.install(name, data)
+	w.ensureBallast() // at once, before others take the space
+	return err
+}
+
+// install makes data the content of a file: afterwards, and after any crash meanwhile, the file is
+// the old one or the new one.
+func (w *writer) install(name string, data []byte) error {
+	temporary := name + suffixTemporary
+	err := w.create(temporary, data)
+	if err == nil {
+		err = w.disk.Rename(temporary, name)
+	}
+	if err != nil {
+		_ = w.disk.Remove(temporary) // it is overwritten next time if it stays
+		return fmt.Errorf("storage: %s: %w", name, err)
+	}
+	if err := w.disk.Sync(); err != nil {
+		return fmt.Errorf("storage: directory after %s: %w", name, err)
+	}
+	return nil
+}
+
+func (w *writer) create(name string, data []byte) error {
+	f, err := w.disk.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (w *writer) raiseIncarnation(incarnation uint32) error {
+	if incarnation <= w.incarnation {
+		return nil
+	}
+	if err := w.replace(nameIncarnation, kindIncarnation, marshalIncarnation(incarnation)); err != nil {
+		return err
+	}
+	w.incarnation = incarnation
+	return nil
+}
+
+func (w *writer) removeIdentity() error {
+	if err := w.disk.Remove(nameIdentity); err != nil && !missing(err) {
+		return fmt.Errorf("storage: %s: %w", nameIdentity, err)
+	}
+	return w.disk.Sync()
+}
+
+// ensureBallast tries to reserve the ballast again; that it cannot is no error.
+func (w *writer) ensureBallast() {
+	if w.ballast {
+		return
+	}
+	f, err := w.disk.Create(nameBallast)
+	if err != nil {
+		return
+	}
+	err = errors.Join(f.Allocate(BallastSize), f.Close())
+	if err != nil {
+		_ = w.disk.Remove(nameBallast) // half a ballast would only take space from others
+		return
+	}
+	w.ballast = true
+}
+
+// saveSnapshot writes the new snapshot, keeps the old one as the previous, and starts a new log. A
+// crash between the two renames leaves no state.snapshot; the previous one then takes its place.
+func (w *writer) saveSnapshot(job snapshotJob) error {
+	covers := binary.BigEndian.AppendUint64(nil, job.covers)
+	temporary := nameSnapshot + suffixTemporary
+	if err := w.create(temporary, appendEnvelope(nil, kindSnapshot, covers, job.data)); err != nil {
+		_ = w.disk.Remove(temporary)
+		return fmt.Errorf("storage: %s: %w", nameSnapshot, err)
+	}
+	previousCovers := uint64(0)
+	if w.snapshot {
+		if err := w.disk.Rename(nameSnapshot, nameSnapshotPrevious); err != nil {
+			return fmt.Errorf("storage: %s: %w", nameSnapshotPrevious, err)
+		}
+		w.snapshot, previousCovers = false, w.snapshotCovers
+	}
+	if err := w.disk.Rename(temporary, nameSnapshot); err != nil {
+		return fmt.Errorf("storage: %s: %w", nameSnapshot, err)
+	}
+	w.snapshot, w.snapshotCovers = true, job.covers
+	if err := w.disk.Sync(); err != nil {
+		return fmt.Errorf("storage: directory after %s: %w", nameSnapshot, err)
+	}
+	if w.logLast > 0 && w.previousLogLast <= previousCovers {
+		w.rotateLog()
+	}
+	return nil
+}
+
+func (w *writer) close() error {
+	if w.log == nil {
+		return nil
+	}
+	err := w.log.Close()
+	w.log = nil
+	return err
+}
