@@ -86,7 +86,7 @@ func TestKillAllOutrunsAForkBomb(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	m := startKeeper(t, "", "sleep 1000; true")
+	m := startKeeper(t, "", "sleep 1000 & wait")
 	waitCount(t, m, 3)
 	for _, c := range []struct {
 		signal unix.Signal

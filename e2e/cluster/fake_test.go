@@ -175,7 +175,7 @@ func checkLife(t *testing.T, c *Cluster) {
 		t.Fatal(err)
 	}
 	if err := c.WaitConverged(t.Context(), 10*time.Second); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v%s", err, c.lastWords())
 	}
 	// A launcher that is killed takes its children along (F134).
 	if n, err := victim.KillProgram("colloid"); err != nil || n != 1 {
