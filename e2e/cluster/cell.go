@@ -99,6 +99,11 @@ func (c *Cell) Processes() []int { return c.membership().find() }
 func (c *Cell) Kill() error {
 	err := c.membership().killAll()
 	c.running = false
+	if err == nil && c.group != "" {
+		// Linux up to at least 6.18 kills at once what is cloned into a group that was killed before.
+		err = removeGroups(groupTree(c.group))
+		c.group = ""
+	}
 	return err
 }
 

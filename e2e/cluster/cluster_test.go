@@ -20,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "meshd" {
+		os.Exit(playMeshd())
+	}
 	RunKeeper()
 	os.Exit(m.Run())
 }
@@ -83,7 +86,7 @@ func TestKillAllOutrunsAForkBomb(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	m := startKeeper(t, "", "sleep 1000; true")
+	m := startKeeper(t, "", "sleep 1000 & wait")
 	waitCount(t, m, 3)
 	for _, c := range []struct {
 		signal unix.Signal

@@ -117,24 +117,29 @@ func controlGroups(directory string) []string {
 	if base == "" {
 		return nil
 	}
+	return groupTree(filepath.Join(base, filepath.Base(directory)))
+}
+
+func groupTree(top string) []string {
 	var found []string
-	_ = filepath.WalkDir(filepath.Join(base, filepath.Base(directory)),
-		func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.IsDir() {
-				found = append(found, path)
-			}
-			return nil
-		})
+	_ = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			found = append(found, path)
+		}
+		return nil
+	})
 	return found
 }
 
 // removeTries bounds the wait for a group that was just emptied.
 const removeTries = 100
 
-// removeControlGroups removes the groups of a cluster, children first.
-func removeControlGroups(directory string) error {
+// removeControlGroups removes the groups of a cluster.
+func removeControlGroups(directory string) error { return removeGroups(controlGroups(directory)) }
+
+// removeGroups removes empty groups, children first.
+func removeGroups(groups []string) error {
 	var problems []error
-	groups := controlGroups(directory)
 	for i := len(groups) - 1; i >= 0; i-- {
 		var err error
 		for range removeTries {

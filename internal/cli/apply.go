@@ -86,13 +86,13 @@ func (a *app) write(s *session, st step, force bool) (verdict, error) {
 	if done == conflicted {
 		done = updated
 	}
-	var changed *conflictError
+	var changed *uds.ConflictError
 	err := s.write(uds.CodeSet, request)
 	switch {
 	case err == nil:
 		return done, nil
 	case errors.As(err, &changed):
-		return a.lostRace(st, changed.entries), nil
+		return a.lostRace(st, &changed.Entries), nil
 	}
 	return "", s.explain(st.key, err)
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +32,7 @@ workloads would become one; --merge does it nevertheless.`,
 			}
 			s, err := a.dial()
 			var f *failure
-			if errors.As(err, &f) && f.exit == ExitUnreachable && !errors.Is(err, os.ErrPermission) && a.socket == "" {
+			if errors.As(err, &f) && f.exit == ExitUnreachable && !errors.Is(err, errForbidden) && a.socket == "" {
 				a.run.joins = append(a.run.joins, target.String())
 				return a.runAppliance(command.Context())
 			}

@@ -78,7 +78,7 @@ func TestNoDaemonIsExplained(t *testing.T) {
 	if err := os.WriteFile(dead, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runCommand("", nil, "--socket", dead, "status").expectError(t, ExitUnreachable, "no daemon answers")
+	runCommand("", nil, "--socket", dead, "status").expectError(t, ExitUnreachable, "/dead")
 }
 
 func TestSocketPlaces(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"colloid.net/internal/launcher"
 	"colloid.net/ipc/uds"
 	"colloid.net/workload"
+	"golang.org/x/sys/unix"
 )
 
 // environmentSocket names the command socket.
@@ -43,38 +44,32 @@ type session struct {
 	path   string
 }
 
+// errForbidden marks a socket that exists but that the caller may not use.
+var errForbidden = errors.New("permission denied")
+
 // dial connects to the first place where a daemon answers.
 func (a *app) dial() (*session, error) {
 	var refused error
 	places := a.socketPlaces()
 	for _, path := range places {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if errors.Is(unix.Access(path, unix.W_OK), unix.EACCES) {
+			refused = fmt.Errorf("%s: %w: become root or a member of group %s", path, errForbidden, uds.GroupRead)
+			continue
+		}
 		client, err := uds.Dial(path)
 		if err == nil {
 			return &session{client, path}, nil
 		}
-		if !errors.Is(err, os.ErrNotExist) {
-			refused = errors.Join(refused, fmt.Errorf("%s: %w", path, rootCause(err)))
-		}
+		refused = err // says what to do
 	}
-	switch {
-	case errors.Is(refused, os.ErrPermission):
-		return nil, fail(ExitUnreachable, "%w: become root or a member of group colloid", refused)
-	case refused != nil:
-		return nil, fail(ExitUnreachable, "no daemon answers: %w: start it with `colloid`", refused)
+	if refused != nil {
+		return nil, fail(ExitUnreachable, "%w", refused)
 	}
 	return nil, fail(ExitUnreachable, "no daemon runs here (no socket at %q): start it with `colloid`, "+
 		"or name the socket with --socket", places)
-}
-
-// rootCause strips the layers that repeat the address.
-func rootCause(err error) error {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err
-		}
-		err = inner
-	}
 }
 
 func (s *session) close() { s.client.Close() }
@@ -105,16 +100,16 @@ func (s *session) call(code uds.Code, payload []byte, document any) error {
 // before.
 func (s *session) explain(what string, err error) error {
 	var f *failure
-	var refused *uds.RemoteError
+	var refused *uds.ReplyError
 	switch {
 	case err == nil || errors.As(err, &f):
 		return err
 	case errors.Is(err, uds.ErrNotFound):
 		return fail(ExitError, "%s: not found", what)
 	case errors.As(err, &refused):
-		return fail(ExitError, "%s: %s%s", what, printable(refused.Text), hint(refused.Number))
+		return fail(ExitError, "%s: %s%s", what, printable(refused.Error()), hint(refused.Errno))
 	}
-	return fail(ExitUnreachable, "%s: the daemon at %s does not answer: %w", what, s.path, rootCause(err))
+	return fail(ExitUnreachable, "%s: the daemon at %s: %w", what, s.path, err)
 }
 
 // hint is the way out of an error number, in addition to the daemon's text.

@@ -92,7 +92,7 @@ func (a *app) deleteOne(s *session, entries *uds.Entries, force bool) (verdict, 
 	if force {
 		expect = uds.ExpectAny
 	}
-	var changed *conflictError
+	var changed *uds.ConflictError
 	err = s.write(uds.CodeDelete, uds.WriteRequest{Expect: expect, Key: entries.Key})
 	if errors.As(err, &changed) {
 		a.talk("colloid: %s changed while this ran; look at it with `colloid get` and delete again", entries.Key)

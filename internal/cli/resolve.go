@@ -69,10 +69,10 @@ func (a *app) resolve(s *session, name string, flags resolveFlags) error {
 	if len(chosen) == 0 { // a deletion was chosen
 		code = uds.CodeDelete
 	}
-	var changed *conflictError
+	var changed *uds.ConflictError
 	err = s.write(code, request)
 	if errors.As(err, &changed) {
-		a.adviseConflict(changed.entries)
+		a.adviseConflict(&changed.Entries)
 		return fail(ExitConflict, "%s changed while this ran: look again and choose again", key)
 	}
 	if err != nil {

@@ -147,17 +147,14 @@ func (a *app) addJoins(p *launcher.Program) error {
 	return nil
 }
 
-// runnerdCapabilities are what the process backend cannot do without. Writing below its own control
-// groups needs none: root owns the files.
+// runnerdCapabilities are what the process backend cannot do without. Making and filling control
+// groups needs none, since root owns those files, so SYS_ADMIN is not among them.
 var runnerdCapabilities = []uintptr{
 	unix.CAP_KILL,         // stop workloads that run as other users
 	unix.CAP_SETUID,       // start a workload as its user
-	unix.CAP_SETGID,       // and with its groups
-	unix.CAP_SETPCAP,      // empty the bounding set of every workload
-	unix.CAP_CHOWN,        // give a workload its directory
-	unix.CAP_DAC_OVERRIDE, // read and remove what workloads left in their directories
-	unix.CAP_FOWNER,       // change modes of, and delete, such files in sticky directories
-	unix.CAP_SYS_RESOURCE, // raise a workload's limits above runnerd's own
+	unix.CAP_SETGID,       // and with that user's groups only
+	unix.CAP_CHOWN,        // give a workload its scratch directory
+	unix.CAP_DAC_OVERRIDE, // read and remove what workloads left there
 }
 
 // helperPrograms are the helpers that are installed. One that is missing is a degradation, not an
