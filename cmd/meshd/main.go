@@ -16,6 +16,7 @@ import (
 
 	"colloid.net/internal/version"
 	"colloid.net/ipc/supply"
+	"colloid.net/meshd/control"
 	"colloid.net/meshd/daemon"
 )
 
@@ -37,6 +38,10 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// joinKeyVariable holds the key of a locked cluster to join: command lines are readable by every user of
+// a host, the environment of a process is not.
+const joinKeyVariable = "COLLOID_JOIN_KEY"
 
 func parse(arguments []string) (daemon.Options, error) {
 	options := daemon.Options{Software: version.String(), SupplyFD: -1}
@@ -62,6 +67,14 @@ func parse(arguments []string) (daemon.Options, error) {
 		}
 		options.Labels = append(options.Labels, [2]string{name, value})
 		return nil
+	})
+	flags.Func("join", "`host`[:port] of a cell to join, unless this cell is in a cluster already; may be repeated", func(s string) error {
+		target, err := control.ParseTarget(s)
+		if err == nil && target.Key == "" {
+			target.Key = os.Getenv(joinKeyVariable)
+		}
+		options.Join = append(options.Join, target)
+		return err
 	})
 	var keysMax uint
 	flags.UintVar(&keysMax, "keys-max", 0, "most `keys` this cell stores (default 65536)")

@@ -300,5 +300,8 @@ func (c *Cell) AliveCount() int {
 	return alive
 }
 
+// Joined reports whether the cell is in a cluster that it will not leave by itself.
+func (c *Cell) Joined() bool { return c.cluster.Joined }
+
 // ClusterID returns the identity of the cluster the cell is in (F7).
 func (c *Cell) ClusterID() uint64 { return c.clusterID }

@@ -38,9 +38,10 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	SupplyFD  int             // -1: not started by the launcher
-	Quiet     bool            // log nothing (benchmarks)
-	Reactor   reactor.Options // sizes; Bind and Driver are set from the fields above
+	Join      []control.Target // seeds to join while the cell is in no cluster but its own
+	SupplyFD  int              // -1: not started by the launcher
+	Quiet     bool             // log nothing (benchmarks)
+	Reactor   reactor.Options  // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -88,6 +89,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer stop()
 	if d.supply != nil {
 		go d.serveSupply()
+	}
+	if len(d.options.Join) > 0 {
+		go d.joinSeeds(ctx, d.options.Join)
 	}
 	serving := make(chan struct{})
 	go func() {
