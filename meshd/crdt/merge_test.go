@@ -418,3 +418,48 @@ func TestF22_MalformedRecordsAreRejected(t *testing.T) {
 		t.Fatal("the undamaged record was not merged")
 	}
 }
+
+// TestShortWayAgreesWithTheRule compares mergeNewer with the rule of 7.3 and F45 (iii) for one actor
+// that writes again, over all small cases.
+func TestShortWayAgreesWithTheRule(t *testing.T) {
+	values := []string{"", "a", "bb"}
+	for n := range 4 * 4 * 4 * 3 * 3 {
+		present, incoming, stable := uint64(n%4), uint64(n/4%4), uint64(n/16%4)
+		here, news := values[n/64%3], values[n/192%3]
+		if present == 0 || incoming == 0 {
+			continue
+		}
+		s := New(Options{Self: 1})
+		old := newModel("spread.web").write(here, wire.Dot{Actor: 5, Sequence: present})
+		r := old.record(s)
+		s.Merge(&r)
+		s.RaiseStable(wire.AppendDot(nil, wire.Dot{Actor: 5, Sequence: max(stable, 1)}))
+		update := newModel("spread.web").write(news, wire.Dot{Actor: 5, Sequence: incoming})
+		r = update.record(s)
+		outcome := s.Merge(&r)
+		want := old.merge(update)
+		if stale := incoming > present && incoming <= max(stable, 1); stale {
+			want.entries = map[wire.Dot]string{}
+			if !outcome.Stale {
+				t.Fatalf("present %d, incoming %d, C %d: not stale", present, incoming, stable)
+			}
+		}
+		if err := want.expect(s); err != nil {
+			t.Fatalf("present %d %q, incoming %d %q, C %d: %v", present, here, incoming, news, stable, err)
+		}
+		deleted, emptied := s.Tombstones()
+		if got, _ := s.Get([]byte("spread.web")); (deleted == 1) != got.Deleted() || (emptied == 1) != (got.EntryCount() == 0) {
+			t.Fatalf("present %d %q, incoming %d %q: totals are wrong", present, here, incoming, news)
+		}
+		if outcome.Changed != (s.Root() != old.root()) {
+			t.Fatalf("present %d %q, incoming %d %q: changed %v", present, here, incoming, news, outcome.Changed)
+		}
+	}
+}
+
+func (m modelRegister) root() uint64 {
+	s := New(Options{Self: 1})
+	r := m.record(s)
+	s.Merge(&r)
+	return s.Root()
+}

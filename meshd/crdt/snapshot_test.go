@@ -14,12 +14,12 @@ import (
 
 func sample(t testing.TB) *Store {
 	s := New(Options{Self: 1, HashKey0: 1, HashKey1: 2})
-	fill(s, 50)
-	for i := range 20 {
+	fill(s, 3)
+	for i := range 6 {
 		dotted(s, string(gcKeyN(i)), "v", uint64(2*i+1))
 		dotted(s, string(gcKeyN(i/2)), "", uint64(2*i+2))
 	}
-	r := newModel("spread.key15").write("w", wire.Dot{Actor: 2, Sequence: 1}).record(s)
+	r := newModel("spread.key5").write("w", wire.Dot{Actor: 2, Sequence: 1}).record(s)
 	mustMerge(t, s, &r)
 	empty := wire.Record{Name: []byte("spread.gone"), Context: wire.AppendDot(nil, wire.Dot{Actor: 9, Sequence: 9})}
 	empty.KeyHash = s.Hash(empty.Name)
@@ -82,7 +82,7 @@ func TestF157_DamagedSnapshotsLeaveTheStoreEmpty(t *testing.T) {
 	check("newer version", reseal(newer), ErrSnapshotVersion)
 	check("longer", append(bytes.Clone(data), 0), ErrSnapshotDamaged)
 	check("empty", nil, ErrSnapshotDamaged)
-	small := New(Options{Self: 1, KeysMax: 10})
+	small := New(Options{Self: 1, KeysMax: 2})
 	if err := small.LoadSnapshot(data); !errors.Is(err, ErrSnapshotFull) || small.Len() != 0 {
 		t.Fatalf("too many keys: %v", err)
 	}
