@@ -32,7 +32,7 @@ func TestF42_GossipReachesEveryCell(t *testing.T) {
 		{1000, 20, 0.05, 0.1, 0.99, 16, 5},
 		{1000, 20, 0.05, 0.3, 0.99, 22, 5},
 		{1000, 20, 0.20, 0.1, 0, 22, 5},
-		{1000, 20, 0.20, 0.3, 0, 28, 5.5},
+		{1000, 20, 0.20, 0.3, 0, 28, 6},
 	} {
 		t.Run(fmt.Sprintf("%d cells, loss %.2f, dead %.2f", c.n, c.loss, c.dead), func(t *testing.T) {
 			complete, have, alive, frames := 0, 0, 0, uint64(0)

@@ -138,7 +138,7 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 	if len(attempts) > SuccessorsMax+2 {
 		t.Errorf("%d peers were tried", len(attempts))
 	}
-	if s := b.Stats(); s.Pending != 0 || s.GivenUp != 3 || s.Moved != SuccessorsMax-1 {
+	if s := b.Stats(); s.Pending != 0 || s.GivenUp != SuccessorsMax+2 || s.Moved != SuccessorsMax-1 {
 		t.Errorf("in the end %+v", s)
 	}
 }

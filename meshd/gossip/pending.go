@@ -17,6 +17,7 @@ const (
 type slot struct {
 	used       bool
 	ring       bool // the ring edge: moves on when the peer does not answer
+	moved      bool // a further successor was given the frame already
 	lost       bool // the peer is known to be gone
 	attempts   uint8
 	moves      uint8 // successors given up before this peer
