@@ -51,7 +51,8 @@ func TestF82_GoldenEncodings(t *testing.T) {
 	}{
 		{"minimal", &Spec{Runtime: RuntimeOCI, Replicas: 1, Image: "nginx"}},
 		{"full", full()},
-		{"process", &Spec{Runtime: RuntimeProcess, Replicas: 5, Image: "/usr/bin/x", Ports: []Port{{80, 80, TCP}}}},
+		{"process", &Spec{Runtime: RuntimeProcess, Replicas: 5, Image: "/usr/bin/x", Ports: []Port{{80, 80,
+			TCP}}}},
 		{"wasm", &Spec{Runtime: RuntimeWasm, Replicas: 5, Image: "https://a/b.wasm", Deterministic: true,
 			Capabilities: CapabilityKVRead | CapabilityMetrics}},
 	}
@@ -122,7 +123,8 @@ func TestF82_LimitsOfTheFixedFields(t *testing.T) {
 		{"image of 255", base(func(s *Spec) { s.Image = strings.Repeat("a", 255) }), ""},
 		{"image of 256", base(func(s *Spec) { s.Image = strings.Repeat("a", 256) }), "at most 255"},
 		{"17 ports", base(func(s *Spec) { s.Ports = make([]Port, 17) }), "at most 16"},
-		{"argument of 256", base(func(s *Spec) { s.Arguments = []string{strings.Repeat("a", 256)} }), "at most 255"},
+		{"argument of 256", base(func(s *Spec) { s.Arguments = []string{strings.Repeat("a", 256)} }),
+			"at most 255"},
 		{"512 bytes", base(func(s *Spec) {
 			s.Arguments = []string{strings.Repeat("a", 255), strings.Repeat("b", 512-21-257-2)}
 		}), ""},
@@ -187,7 +189,12 @@ func TestF82_DecodeRefusesWhatEncodeDoesNotWrite(t *testing.T) {
 		changed[index] = value
 		return changed
 	}
+	cpu := func(millicores uint32, record ...byte) []byte {
+		return append(mustEncode(t, &Spec{Runtime: RuntimeOCI, Image: "a", CPUMillicores: millicores}), record...)
+	}
 	for name, encoded := range map[string][]byte{
+		"cpu record for what fits":       cpu(65535, tlvCPU, 4, 0, 0, 0xff, 0xff),
+		"cpu record beside another":      cpu(65534, tlvCPU, 4, 0, 1, 0, 0),
 		"a default spelled out":          patched(t, tlvRestart, 1, 0),
 		"records out of order":           patched(t, 0x21, 0, 0x20, 0),
 		"a single record twice":          patched(t, tlvStopGrace, 2, 0, 1, tlvStopGrace, 2, 0, 2),
@@ -219,6 +226,17 @@ func TestF82_DecodeRefusesWhatEncodeDoesNotWrite(t *testing.T) {
 		if s, err := Decode(encoded); err == nil {
 			t.Errorf("%s: accepted as %+v", name, s)
 		}
+	}
+}
+
+func TestF82_ClaimedCountsDriveNoLoop(t *testing.T) {
+	r := reader{rest: []byte{2, 0, 0, 0, 0, 0, 0, 0, 0}}
+	if n := r.count(4); n != 2 || r.short {
+		t.Errorf("got %d, short %v for two entries of 4 bytes", n, r.short)
+	}
+	r = reader{rest: []byte{3, 0, 0, 0, 0, 0, 0, 0, 0}}
+	if n := r.count(4); n != 0 || !r.short {
+		t.Errorf("got %d, short %v for three entries in 8 bytes", n, r.short)
 	}
 }
 
@@ -257,6 +275,33 @@ func TestF74_InstanceDigestIgnoresOnlyPlacement(t *testing.T) {
 		if changed := s.InstanceDigest() != all; changed == placementOnly[name] {
 			t.Errorf("%s counts for the instance digest: %v", name, changed)
 		}
+	}
+}
+
+// Valid encodings with a few bytes changed reach much deeper than random bytes do.
+func TestF82_ChangedEncodingsAreRefusedOrCanonical(t *testing.T) {
+	accepted := 0
+	rapid.Check(t, func(t *rapid.T) {
+		_, s := drawSpec(t)
+		encoded, err := Encode(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range encoded {
+			for _, flip := range []byte{1, byte(0x80 >> (i % 8))} {
+				encoded[i] ^= flip
+				if decoded, err := Decode(encoded); err == nil {
+					accepted++
+					if again, err := Encode(decoded); err != nil || !bytes.Equal(again, encoded) {
+						t.Fatalf("%x written again as %x, %v", encoded, again, err)
+					}
+				}
+				encoded[i] ^= flip
+			}
+		}
+	})
+	if accepted == 0 {
+		t.Error("no changed encoding was accepted, so nothing was tested")
 	}
 }
 
@@ -299,4 +344,22 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("text form\n%s\nreads as %+v, %v\nwant %+v", Format(key, s), blocks, err, s)
 		}
 	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	encoded := mustEncode(b, full())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(encoded); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkInstanceDigest(b *testing.B) {
+	s := full()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.InstanceDigest()
+	}
 }

@@ -27,7 +27,7 @@ func Decode(encoded []byte) (*Spec, error) {
 	}
 	var s Spec
 	r := reader{rest: encoded}
-	flags := s.decodeFixed(&r)
+	s.decodeFixed(&r)
 	if r.short {
 		return nil, ErrTruncated
 	}
@@ -48,15 +48,15 @@ func Decode(encoded []byte) (*Spec, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	// Defaults spelled out, flags that contradict the rest and lists of the wrong length all show here.
-	if flags != s.flags() || !bytes.Equal(appendSpec(make([]byte, 0, SpecSizeMax), &s), encoded) {
+	// Defaults spelled out, flags that contradict the rest and reserved bits all show here.
+	if !bytes.Equal(appendSpec(make([]byte, 0, SpecSizeMax), &s), encoded) {
 		return nil, ErrNotCanonical
 	}
 	return &s, nil
 }
 
-// decodeFixed reads everything in front of the records and returns the flags as they were.
-func (s *Spec) decodeFixed(r *reader) byte {
+// decodeFixed reads everything in front of the records.
+func (s *Spec) decodeFixed(r *reader) {
 	s.Runtime = Runtime(r.byte())
 	flags := r.byte()
 	s.Stateful = flags&flagStateful != 0
@@ -84,7 +84,6 @@ func (s *Spec) decodeFixed(r *reader) byte {
 		volume.MountPath = string(r.text())
 		s.Volumes = append(s.Volumes, volume)
 	}
-	return flags
 }
 
 // decodeTLV reads one record. A known record of the wrong length is an error; one that spells out a

@@ -56,9 +56,11 @@ func appendSpec(dst []byte, s *Spec) []byte {
 		dst = appendText(dst, volume.Name)
 		dst = appendText(dst, volume.MountPath)
 	}
-	w := tlvWriter{dst: dst, unknown: s.UnknownInformative}
+	w := tlvWriter{dst: dst}
 	w.informative(s)
-	w.flushUnknown(tlvCritical)
+	for _, record := range s.UnknownInformative { // types above those of informative, below tlvCritical
+		w.dst = append(w.dst, record...)
+	}
 	w.critical(s)
 	return w.dst
 }
@@ -89,26 +91,16 @@ func appendText(dst []byte, text string) []byte {
 	return append(append(dst, byte(len(text))), text...)
 }
 
-// tlvWriter writes records in ascending order and puts those of unknown types between them.
+// tlvWriter writes records in ascending order.
 type tlvWriter struct {
-	dst     []byte
-	unknown [][]byte // ascending, not yet written
-	last    byte
-}
-
-// flushUnknown writes the kept records whose type is below kind.
-func (w *tlvWriter) flushUnknown(kind byte) {
-	for len(w.unknown) > 0 && len(w.unknown[0]) > 0 && w.unknown[0][0] < kind {
-		w.dst = append(w.dst, w.unknown[0]...)
-		w.unknown = w.unknown[1:]
-	}
+	dst  []byte
+	last byte
 }
 
 func (w *tlvWriter) put(kind byte, value []byte) {
 	if kind < w.last {
 		panic(fmt.Sprintf("workload: record %d written after %d", kind, w.last))
 	}
-	w.flushUnknown(kind)
 	w.last = kind
 	value = value[:min(len(value), tlvSizeMax)]
 	w.dst = append(w.dst, kind, byte(len(value)))

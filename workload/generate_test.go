@@ -14,8 +14,9 @@ func full() *Spec {
 	return &Spec{
 		Runtime: RuntimeOCI, Stateful: true, Oversubscribe: true, Replicas: 3,
 		CPUMillicores: 70000, MemoryMiB: 65552, Image: "docker.io/redis:7", ImageDigest: [32]byte{1, 31: 2},
-		Ports:             []Port{{80, 8080, TCP}, {0, 53, UDP}},
-		VIPs:              []VIP{vip("10.0.0.100:80", 8080, VIPModeBoth, VIPPathDSR, TCP), vip("[fd00::1]:53", 0, 0, 0, UDP)},
+		Ports: []Port{{80, 8080, TCP}, {0, 53, UDP}},
+		VIPs: []VIP{vip("10.0.0.100:80", 8080, VIPModeBoth, VIPPathDSR, TCP), vip("[fd00::1]:53", 0,
+			0, 0, UDP)},
 		Volumes:           []Volume{{"data", "/data"}},
 		ReplicationFactor: 3, Command: []string{"redis-server"}, Arguments: []string{"--save", ""},
 		Environment: []string{"A=1", "B="}, EnvironmentDigest: [32]byte{3},
@@ -142,7 +143,8 @@ func drawNetwork(t *rapid.T, s *Spec) {
 		return p
 	}))
 	s.VIPs = listOf(t, "vips", 2, rapid.Custom(func(t *rapid.T) VIP {
-		address := rapid.SampledFrom([]string{"10.0.0.1", "192.0.2.7", "fd00::1", "2001:db8::7"}).Draw(t, "address")
+		address := rapid.SampledFrom([]string{"10.0.0.1", "192.0.2.7", "fd00::1", "2001:db8::7"}).Draw(t,
+			"address")
 		return VIP{
 			Address: netip.MustParseAddr(address).As16(), Port: port.Draw(t, "port"),
 			Target: sometimes(t, "target", port), Mode: rapid.Uint8Range(0, 3).Draw(t, "mode"),

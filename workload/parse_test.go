@@ -54,9 +54,11 @@ wasm transformer {
 	}
 	want := []Block{
 		{KindSpread, "nginx", &Spec{Runtime: RuntimeOCI, Replicas: 3, Image: "docker.io/nginx:latest",
-			Ports: []Port{{80, 8080, TCP}, {443, 8443, TCP}}, VIPs: []VIP{vip("10.0.0.100:80", 0, VIPModeBoth, 0, TCP)},
+			Ports: []Port{{80, 8080, TCP}, {443, 8443, TCP}}, VIPs: []VIP{vip("10.0.0.100:80", 0, VIPModeBoth, 0,
+				TCP)},
 			CPUMillicores: 500, MemoryMiB: 256}, "f", 2},
-		{KindStateful, "redis", &Spec{Runtime: RuntimeOCI, Stateful: true, Replicas: 1, Image: "docker.io/redis:7",
+		{KindStateful, "redis", &Spec{Runtime: RuntimeOCI, Stateful: true, Replicas: 1,
+			Image:             "docker.io/redis:7",
 			ReplicationFactor: 3, Ports: []Port{{6379, 6379, TCP}}, Volumes: []Volume{{"data", "/data"}},
 			CPUMillicores: 1000, MemoryMiB: 1024}, "f", 12},
 		{KindWasm, "transformer", &Spec{Runtime: RuntimeWasm, Replicas: 5, Deterministic: true,
@@ -86,8 +88,14 @@ func TestF156_Keys(t *testing.T) {
 		want  change
 	}{
 		{"image a", func(s *Spec) { s.Runtime, s.Image = RuntimeOCI, "a" }},
-		{"image a@sha256:" + hex64, func(s *Spec) { s.Runtime, s.Image, s.ImageDigest = RuntimeOCI, "a", digest }},
-		{"process /b; sha256 " + hex64, func(s *Spec) { s.Runtime, s.Image, s.ImageDigest = RuntimeProcess, "/b", digest }},
+		{"image a@sha256:" + hex64, func(s *Spec) {
+			s.Runtime, s.Image, s.ImageDigest = RuntimeOCI, "a",
+				digest
+		}},
+		{"process /b; sha256 " + hex64, func(s *Spec) {
+			s.Runtime, s.Image, s.ImageDigest = RuntimeProcess, "/b",
+				digest
+		}},
 		{"image a; command x \"y z\"", func(s *Spec) { s.Command = []string{"x", "y z"} }},
 		{"image a; args x \"\" #c\n", func(s *Spec) { s.Arguments = []string{"x", ""} }},
 		{"image a; env B 2; env A \"1 #\"; env A_B 3; env A1 4", func(s *Spec) {
@@ -118,12 +126,16 @@ func TestF156_Keys(t *testing.T) {
 			s.Health = Health{HealthHTTP, 80, "/x", nil, 500, 2000, 4}
 		}},
 		{"image a; health exec c timeout=1s \"interval=3s\" timeout=1m", func(s *Spec) {
-			s.Health = Health{Kind: HealthExec, Command: []string{"c", "timeout=1s", "interval=3s"}, TimeoutMillisecond: 60000}
+			s.Health = Health{Kind: HealthExec, Command: []string{"c", "timeout=1s", "interval=3s"},
+				TimeoutMillisecond: 60000}
 		}},
 		{"image a; health none", func(s *Spec) { s.Health = Health{Kind: HealthNone} }},
 		{"image a; health default failures=1", func(s *Spec) { s.Health = Health{FailuresMax: 1} }},
 		{"image a; restart on-failure", func(s *Spec) { s.Restart = RestartOnFailure }},
-		{"image a; update rollback=true max_unavailable=2 min_ready=2m", func(s *Spec) { s.Update = Update{2, 120, true} }},
+		{"image a; update rollback=true max_unavailable=2 min_ready=2m", func(s *Spec) {
+			s.Update = Update{2, 120,
+				true}
+		}},
 		{"image a; constraint zone=a; constraint disk!=hdd", func(s *Spec) {
 			s.Constraints = []Constraint{{"zone", "a", false}, {"disk", "hdd", true}}
 		}},
@@ -151,16 +163,19 @@ func TestF156_ErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
 		{"spread x {\n  image a\n  imgae b\n}", "f:3:3: unknown key imgae, expected image"},
 		{"spread x {\n  image a\n  zzz\n}", "f:3:3: unknown key zzz, expected one of arch, args, "},
-		{"spread x {\n image a\n replicas 1\n replicas 2\n}", "f:4:2: replicas is given twice (before in line 3), expected it once"},
+		{"spread x {\n image a\n replicas 1\n replicas 2\n}",
+			"f:4:2: replicas is given twice (before in line 3), expected it once"},
 		{"spread x { image a; replicas }", "f:1:30: replicas lacks an argument, expected replicas NUMBER"},
 		{"spread x { image a; replicas 1 2 }", "f:1:32: unexpected 2, expected replicas NUMBER"},
 		{"spread x { image a; replicas 65536 }", "f:1:30: unexpected 65536, expected a number from 0 to 65535"},
 		{"spread x { image a; replicas +1 }", "f:1:30: unexpected +1, expected a number"},
 		{"spread x { image a; replicas -1 }", "f:1:30: unexpected -1, expected a number"},
-		{"spread x { image a; mem 256 }", "f:1:25: unexpected 256, expected a size as in 256mb or 1gb (1mb = 1048576 bytes)"},
+		{"spread x { image a; mem 256 }",
+			"f:1:25: unexpected 256, expected a size as in 256mb or 1gb (1mb = 1048576 bytes)"},
 		{"spread x { image a; mem 256MB }", "f:1:25: unexpected 256MB, expected a size"},
 		{"spread x { image a; mem 4194304gb }", "f:1:25: unexpected 4194304gb, expected a size"},
-		{"spread x { image a; mem 70001mb }", "f:1:21: mem: 70001 mb is not stored exactly, expected a multiple of 16 mb"},
+		{"spread x { image a; mem 70001mb }",
+			"f:1:21: mem: 70001 mb is not stored exactly, expected a multiple of 16 mb"},
 		{"spread x { image a; cpu 500k }", "f:1:25: unexpected 500k, expected thousandths of a core as in 500m"},
 		{"spread x { image a; cpu 0 }", "f:1:25: unexpected 0, expected thousandths"},
 		{"spread x { image a; cpu 1.2345 }", "f:1:25: unexpected 1.2345, expected thousandths"},
@@ -169,49 +184,68 @@ func TestF156_ErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"spread x { image a; port 80:70000 }", "f:1:26: unexpected 80:70000, expected [HOST:]CONTAINER[/udp]"},
 		{"spread x { image a\nport 80:1\nport 80:2 }", "f:3:1: port: port 80:2 is given twice, expected it once"},
 		{"spread x { image a\nport 80\nport 80 }", "f:3:1: port: port 80 is given twice, expected it once"},
-		{"spread x { process /b\nport 80:81 }", "f:2:1: port: port 80:81 of a process is mapped, expected a single number"},
+		{"spread x { process /b\nport 80:81 }",
+			"f:2:1: port: port 80:81 of a process is mapped, expected a single number"},
 		{"spread x { image a; vip 10.0.0.1 }", "f:1:25: unexpected 10.0.0.1, expected ADDRESS:PORT[/udp] with"},
-		{"spread x { image a; vip fd00::1:80 }", "f:1:25: unexpected fd00::1:80, expected ADDRESS:PORT[/udp] with"},
-		{"spread x { image a; vip 127.0.0.1:80 }", "f:1:21: vip: address 127.0.0.1:80 is invalid, expected a unicast"},
+		{"spread x { image a; vip fd00::1:80 }",
+			"f:1:25: unexpected fd00::1:80, expected ADDRESS:PORT[/udp] with"},
+		{"spread x { image a; vip 127.0.0.1:80 }",
+			"f:1:21: vip: address 127.0.0.1:80 is invalid, expected a unicast"},
 		{"spread x { image a; vip 10.0.0.1:80 mode=l4 }", "f:1:37: unexpected l4, expected l2, l3 or both"},
-		{"spread x { image a; vip 10.0.0.1:80 mode=l2 mode=l3 }", "f:1:45: option mode is given twice, expected it once"},
-		{"spread x { image a; vip 10.0.0.1:80 l2 }", "f:1:37: unexpected l2, expected ADDRESS:PORT[/udp] [mode=l2|l3|both]"},
+		{"spread x { image a; vip 10.0.0.1:80 mode=l2 mode=l3 }",
+			"f:1:45: option mode is given twice, expected it once"},
+		{"spread x { image a; vip 10.0.0.1:80 l2 }",
+			"f:1:37: unexpected l2, expected ADDRESS:PORT[/udp] [mode=l2|l3|both]"},
 		{"spread x { image a; health tcp }", "f:1:32: health tcp lacks an argument, expected health tcp PORT|"},
 		{"spread x { image a; health tcp 80 90 }", "f:1:35: unexpected 90, expected health tcp PORT|"},
 		{"spread x { image a; health udp }", "f:1:28: unexpected udp, expected default, tcp, http, exec or none"},
-		{"spread x { image a; health tcp 80 interval=5 }", "f:1:35: unexpected 5, expected a duration from 100ms to 1h"},
-		{"spread x { image a; stop_grace 1500ms }", "f:1:32: unexpected 1500ms, expected whole seconds from 1s to 3600s"},
-		{"spread x { image a; constraint zone }", "f:1:32: unexpected zone, expected LABEL=VALUE or LABEL!=VALUE"},
+		{"spread x { image a; health tcp 80 interval=5 }",
+			"f:1:35: unexpected 5, expected a duration from 100ms to 1h"},
+		{"spread x { image a; stop_grace 1500ms }",
+			"f:1:32: unexpected 1500ms, expected whole seconds from 1s to 3600s"},
+		{"spread x { image a; constraint zone }",
+			"f:1:32: unexpected zone, expected LABEL=VALUE or LABEL!=VALUE"},
 		{"spread x { image a; env 9A b }", "f:1:25: unexpected 9A, expected the name of a variable"},
 		{"spread x { image a; env A b\nenv A c }", "f:2:5: variable A is given twice, expected it once"},
 		{"spread x { image a; sha256 00 }", "f:1:28: unexpected 00, expected 64 hexadecimal digits"},
 		{"spread x { image a@md5:00 }", "f:1:18: unexpected a@md5:00, expected REFERENCE@sha256:64-HEX-DIGITS"},
 		{"spread x { image a { } }", "f:1:12: image has a block, expected image REFERENCE"},
-		{"spread x { replicas 1 }", "f:1:1: spread block says nothing to run, expected image REFERENCE or process PATH"},
+		{"spread x { replicas 1 }",
+			"f:1:1: spread block says nothing to run, expected image REFERENCE or process PATH"},
 		{"spread x { image a\nprocess /b }", "f:2:1: process besides image, expected one of them"},
 		{"spread x { process b }", `f:1:12: process: "b" is no program, expected a clean absolute path`},
-		{"spread x { module https://a/b }", "f:1:12: module: a spread workload does not run modules, expected image or process"},
+		{"spread x { module https://a/b }",
+			"f:1:12: module: a spread workload does not run modules, expected image or process"},
 		{"wasm x { image a }", "f:1:10: image: a wasm workload does not run this, expected module URL"},
-		{"wasm x { module https://a/b; capabilities kv_read,fly }", "f:1:43: unexpected kv_read,fly, expected names separated by commas"},
-		{"wasm x { module https://a/b; deterministic true\ncapabilities random }", "f:2:1: capabilities: random cannot be had by a deterministic"},
-		{"wasm x { module https://me:secret@a/b }", "f:1:10: module: \"https://me:secret@a/b\" is no module address, expected"},
-		{"spread x { image a; volume d /d }", "f:1:21: volume: only a stateful workload has volumes, expected none"},
-		{"stateful x { image a; failover quorum }", "f:1:23: failover: quorum with 0 copies cannot outlive a cell, expected replication_factor 3"},
+		{"wasm x { module https://a/b; capabilities kv_read,fly }",
+			"f:1:43: unexpected kv_read,fly, expected names separated by commas"},
+		{"wasm x { module https://a/b; deterministic true\ncapabilities random }",
+			"f:2:1: capabilities: random cannot be had by a deterministic"},
+		{"wasm x { module https://me:secret@a/b }",
+			"f:1:10: module: \"https://me:secret@a/b\" is no module address, expected"},
+		{"spread x { image a; volume d /d }",
+			"f:1:21: volume: only a stateful workload has volumes, expected none"},
+		{"stateful x { image a; failover quorum }",
+			"f:1:23: failover: quorum with 0 copies cannot outlive a cell, expected replication_factor 3"},
 		{"job x {}", "f:1:1: unknown block job, expected spread, stateful or wasm"},
 		{"spread {}", "f:1:9: spread has no name, expected spread NAME { ... }"},
 		{"spread x y { image a }", "f:1:10: unexpected y, expected spread NAME { ... }"},
 		{"spread x", "f:1:9: spread has no body, expected spread NAME { ... }"},
 		{"spread X { image a }", `f:1:8: "X" is no workload name, expected 1 to 63 of a-z, 0-9 and -`},
-		{"spread x { image a }\nspread x { image a }", "f:2:8: name x is already used by the spread block of line 1, expected another"},
-		{"spread x { image a }\nstateful x { image a }", "f:2:10: name x is already used by the spread block of line 1, expected another"},
-		{"spread x { image ${IMAGE} }", "f:1:18: variable IMAGE is not set, expected a value for it, for instance with --set NAME=VALUE"},
+		{"spread x { image a }\nspread x { image a }",
+			"f:2:8: name x is already used by the spread block of line 1, expected another"},
+		{"spread x { image a }\nstateful x { image a }",
+			"f:2:10: name x is already used by the spread block of line 1, expected another"},
+		{"spread x { image ${IMAGE} }",
+			"f:1:18: variable IMAGE is not set, expected a value for it, for instance with --set NAME=VALUE"},
 	} {
 		blocks, err := Parse("f", []byte(test.source))
 		if err == nil {
 			t.Errorf("%s: accepted as %+v", test.source, blocks[0].Spec)
 			continue
 		}
-		if blocks != nil || !strings.HasPrefix(err.Error(), test.want) || !strings.Contains(err.Error(), "expected") {
+		if blocks != nil || !strings.HasPrefix(err.Error(), test.want) || !strings.Contains(err.Error(),
+			"expected") {
 			t.Errorf("%s\ngot  %v\nwant %s", test.source, err, test.want)
 		}
 	}
@@ -236,6 +270,10 @@ func TestF156_AllBlocksAreCheckedAndErrorsBounded(t *testing.T) {
 	if !errors.As(err, &list) || len(list) != 3 || list[0].Line != 1 || list[1].Line != 3 || list[2].Line != 4 {
 		t.Errorf("got %v, want errors of lines 1, 3 and 4", err)
 	}
+	_, err = Parse("f", []byte("spread a {\n volume b /c\n image -x\n}"))
+	if !errors.As(err, &list) || len(list) != 2 || list[0].Line != 2 || list[1].Line != 3 {
+		t.Errorf("got %v, want errors in the order of the file", err)
+	}
 	_, err = Parse("f", []byte(strings.Repeat("foo\n", 100)))
 	if !errors.As(err, &list) || len(list) != syntax.ErrorsMax {
 		t.Errorf("got %d errors, want %d", len(list), syntax.ErrorsMax)
@@ -249,7 +287,8 @@ func TestF156_Variables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Spec{Runtime: RuntimeProcess, Replicas: 1, Image: "/opt/a b/c", Arguments: []string{"-x=} # \"\n", "} # \"\n"}}
+	want := &Spec{Runtime: RuntimeProcess, Replicas: 1, Image: "/opt/a b/c", Arguments: []string{"-x=} # \"\n",
+		"} # \"\n"}}
 	if blocks[0].Key() != "spread.n" || !reflect.DeepEqual(blocks[0].Spec, want) {
 		t.Errorf("got %s %+v", blocks[0].Key(), blocks[0].Spec)
 	}

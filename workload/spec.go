@@ -161,5 +161,5 @@ type Spec struct {
 	ReadOnlyRoot       bool
 	SignatureKeyID     [4]byte
 	Signature          [64]byte
-	UnknownInformative [][]byte // TLVs of a newer version without the critical bit, kept verbatim (F82)
+	UnknownInformative [][]byte // TLVs of a newer version without the critical bit: type, length, value (F82)
 }

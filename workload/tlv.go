@@ -2,7 +2,8 @@ package workload
 
 // Types of the records behind the fixed part of an encoded specification (type 1, length 1, value),
 // in ascending order. A type with tlvCritical set must be understood; any other may be skipped by
-// a version that does not know it (F82). Types 1 to 14 are those of SPEC-REVIEW Part 1.
+// a version that does not know it (F82). Types 1 to 14 are those of SPEC-REVIEW Part 1. The known types
+// of each half have no gaps, so that unknown ones stand behind them.
 const (
 	tlvReplicationFactor = 1  // u8
 	tlvImageDigest       = 2  // SHA-256
@@ -52,7 +53,6 @@ const (
 	flagNoFailover    = 1 << 3
 	flagOversubscribe = 1 << 4
 	flagMemoryUnits   = 1 << 5 // the memory field counts units of 16 MiB
-	flagsKnown        = 1<<6 - 1
 )
 
 // memoryUnitMiB is the unit of the memory field when flagMemoryUnits is set.

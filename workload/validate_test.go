@@ -41,62 +41,86 @@ func TestValidateRefuses(t *testing.T) {
 		*s = Spec{Runtime: RuntimeWasm, Image: "https://a/b"}
 	}
 	for name, change := range map[string]func(*Spec){
-		"image empty":             func(s *Spec) { s.Image = "" },
-		"image with digest":       func(s *Spec) { s.Image = "a@sha256:00" },
-		"image with blank":        func(s *Spec) { s.Image = "a b" },
-		"image like an option":    func(s *Spec) { s.Image = "-a" },
-		"path relative":           func(s *Spec) { s.Runtime, s.Image = RuntimeProcess, "bin/a" },
-		"path with dots":          func(s *Spec) { s.Runtime, s.Image = RuntimeProcess, "/bin/../a" },
-		"path with line end":      func(s *Spec) { s.Runtime, s.Image = RuntimeProcess, "/bin/a\n" },
-		"module without host":     func(s *Spec) { module(s); s.Image = "https:///a" },
-		"module of other scheme":  func(s *Spec) { module(s); s.Image = "ftp://a/b" },
-		"module relative file":    func(s *Spec) { module(s); s.Image = "file://a/b" },
-		"module with command":     func(s *Spec) { module(s); s.Command = []string{"a"} },
-		"module with exec check":  func(s *Spec) { module(s); s.Health = Health{Kind: HealthExec, Command: []string{"a"}} },
-		"reserved capability":     func(s *Spec) { module(s); s.Capabilities = 1 << 10 },
-		"capabilities of image":   func(s *Spec) { s.Capabilities = 1 },
-		"deterministic image":     func(s *Spec) { s.Deterministic = true },
-		"deterministic streams":   func(s *Spec) { module(s); s.Deterministic, s.Capabilities = true, CapabilityStreams },
-		"deterministic fs_write":  func(s *Spec) { module(s); s.Deterministic, s.Capabilities = true, CapabilityFSWrite },
-		"port 0":                  func(s *Spec) { s.Ports = []Port{{80, 0, TCP}} },
-		"port of other protocol":  func(s *Spec) { s.Ports = []Port{{80, 80, 2}} },
-		"vip port 0":              func(s *Spec) { s.VIPs[0].Port = 0 },
-		"vip unspecified":         func(s *Spec) { s.VIPs[0].Address = [16]byte{} },
-		"vip 0.0.0.0":             func(s *Spec) { s.VIPs[0] = vip("0.0.0.0:80", 0, 0, 0, TCP) },
-		"vip broadcast":           func(s *Spec) { s.VIPs[0] = vip("255.255.255.255:80", 0, 0, 0, TCP) },
-		"vip multicast":           func(s *Spec) { s.VIPs[0] = vip("[ff02::1]:80", 0, 0, 0, TCP) },
-		"vip link local":          func(s *Spec) { s.VIPs[0] = vip("[fe80::1]:80", 0, 0, 0, TCP) },
-		"vip twice":               func(s *Spec) { s.VIPs[1] = s.VIPs[0] },
-		"vip mode":                func(s *Spec) { s.VIPs[0].Mode = 4 },
-		"vip path":                func(s *Spec) { s.VIPs[0].Path = 3 },
-		"volume name":             func(s *Spec) { s.Volumes[0].Name = "A" },
-		"volume at root":          func(s *Spec) { s.Volumes[0].MountPath = "/" },
-		"volume relative":         func(s *Spec) { s.Volumes[0].MountPath = "data" },
-		"volume twice":            func(s *Spec) { s.Volumes = append(s.Volumes, Volume{"other", "/data"}) },
-		"stateless volume":        func(s *Spec) { s.Stateful = false },
-		"factor":                  func(s *Spec) { s.ReplicationFactor = 17 },
-		"command empty":           func(s *Spec) { s.Command = []string{""} },
-		"argument with zero":      func(s *Spec) { s.Arguments = []string{"a\x00"} },
-		"argument not text":       func(s *Spec) { s.Arguments = []string{"\xff"} },
-		"variable without =":      func(s *Spec) { s.Environment = []string{"A"} },
-		"variable name":           func(s *Spec) { s.Environment = []string{"A-B=1"} },
-		"variables unsorted":      func(s *Spec) { s.Environment = []string{"B=1", "A=1"} },
-		"variable twice":          func(s *Spec) { s.Environment = []string{"A=1", "A=2"} },
-		"user":                    func(s *Spec) { s.User = "a b" },
-		"user with two colons":    func(s *Spec) { s.User = "a:b:c" },
-		"health kind":             func(s *Spec) { s.Health = Health{Kind: 5} },
-		"health tcp port":         func(s *Spec) { s.Health = Health{Kind: HealthTCP} },
-		"health none with times":  func(s *Spec) { s.Health = Health{Kind: HealthNone, FailuresMax: 1} },
-		"health path":             func(s *Spec) { s.Health = Health{Kind: HealthHTTP, Port: 1, Path: "x"} },
-		"health path with blank":  func(s *Spec) { s.Health = Health{Kind: HealthHTTP, Port: 1, Path: "/a\r\nHost: b"} },
-		"health path too long":    func(s *Spec) { s.Health = Health{Kind: HealthHTTP, Port: 1, Path: "/" + strings.Repeat("a", 243)} },
-		"health exec nothing":     func(s *Spec) { s.Health = Health{Kind: HealthExec} },
-		"health tcp with command": func(s *Spec) { s.Health = Health{Kind: HealthTCP, Port: 1, Command: []string{"a"}} },
-		"health too often":        func(s *Spec) { s.Health.IntervalMillisecond = 99 },
-		"health timeout":          func(s *Spec) { s.Health.TimeoutMillisecond = 600001 },
-		"restart":                 func(s *Spec) { s.Restart = 3 },
-		"failover":                func(s *Spec) { s.Failover = 3 },
-		"failover of stateless":   func(s *Spec) { *s = Spec{Runtime: RuntimeOCI, Image: "a", Failover: FailoverNone} },
+		"image empty":            func(s *Spec) { s.Image = "" },
+		"image with digest":      func(s *Spec) { s.Image = "a@sha256:00" },
+		"image with blank":       func(s *Spec) { s.Image = "a b" },
+		"image like an option":   func(s *Spec) { s.Image = "-a" },
+		"path relative":          func(s *Spec) { s.Runtime, s.Image = RuntimeProcess, "bin/a" },
+		"path with dots":         func(s *Spec) { s.Runtime, s.Image = RuntimeProcess, "/bin/../a" },
+		"path with line end":     func(s *Spec) { s.Runtime, s.Image = RuntimeProcess, "/bin/a\n" },
+		"module without host":    func(s *Spec) { module(s); s.Image = "https:///a" },
+		"module of other scheme": func(s *Spec) { module(s); s.Image = "ftp://a/b" },
+		"module relative file":   func(s *Spec) { module(s); s.Image = "file://a/b" },
+		"module with command":    func(s *Spec) { module(s); s.Command = []string{"a"} },
+		"module with exec check": func(s *Spec) {
+			module(s)
+			s.Health = Health{Kind: HealthExec,
+				Command: []string{"a"}}
+		},
+		"reserved capability":   func(s *Spec) { module(s); s.Capabilities = 1 << 10 },
+		"capabilities of image": func(s *Spec) { s.Capabilities = 1 },
+		"deterministic image":   func(s *Spec) { s.Deterministic = true },
+		"deterministic streams": func(s *Spec) {
+			module(s)
+			s.Deterministic, s.Capabilities = true,
+				CapabilityStreams
+		},
+		"deterministic fs_write": func(s *Spec) {
+			module(s)
+			s.Deterministic, s.Capabilities = true,
+				CapabilityFSWrite
+		},
+		"port 0":                 func(s *Spec) { s.Ports = []Port{{80, 0, TCP}} },
+		"port of other protocol": func(s *Spec) { s.Ports = []Port{{80, 80, 2}} },
+		"vip port 0":             func(s *Spec) { s.VIPs[0].Port = 0 },
+		"vip unspecified":        func(s *Spec) { s.VIPs[0].Address = [16]byte{} },
+		"vip 0.0.0.0":            func(s *Spec) { s.VIPs[0] = vip("0.0.0.0:80", 0, 0, 0, TCP) },
+		"vip broadcast":          func(s *Spec) { s.VIPs[0] = vip("255.255.255.255:80", 0, 0, 0, TCP) },
+		"vip multicast":          func(s *Spec) { s.VIPs[0] = vip("[ff02::1]:80", 0, 0, 0, TCP) },
+		"vip link local":         func(s *Spec) { s.VIPs[0] = vip("[fe80::1]:80", 0, 0, 0, TCP) },
+		"vip twice":              func(s *Spec) { s.VIPs[1] = s.VIPs[0] },
+		"vip mode":               func(s *Spec) { s.VIPs[0].Mode = 4 },
+		"vip path":               func(s *Spec) { s.VIPs[0].Path = 3 },
+		"volume name":            func(s *Spec) { s.Volumes[0].Name = "A" },
+		"volume at root":         func(s *Spec) { s.Volumes[0].MountPath = "/" },
+		"volume relative":        func(s *Spec) { s.Volumes[0].MountPath = "data" },
+		"volume twice":           func(s *Spec) { s.Volumes = append(s.Volumes, Volume{"other", "/data"}) },
+		"stateless volume":       func(s *Spec) { s.Stateful = false },
+		"factor":                 func(s *Spec) { s.ReplicationFactor = 17 },
+		"command empty":          func(s *Spec) { s.Command = []string{""} },
+		"argument with zero":     func(s *Spec) { s.Arguments = []string{"a\x00"} },
+		"argument not text":      func(s *Spec) { s.Arguments = []string{"\xff"} },
+		"variable without =":     func(s *Spec) { s.Environment = []string{"A"} },
+		"variable name":          func(s *Spec) { s.Environment = []string{"A-B=1"} },
+		"variables unsorted":     func(s *Spec) { s.Environment = []string{"B=1", "A=1"} },
+		"variable twice":         func(s *Spec) { s.Environment = []string{"A=1", "A=2"} },
+		"user":                   func(s *Spec) { s.User = "a b" },
+		"user with two colons":   func(s *Spec) { s.User = "a:b:c" },
+		"health kind":            func(s *Spec) { s.Health = Health{Kind: 5} },
+		"health tcp port":        func(s *Spec) { s.Health = Health{Kind: HealthTCP} },
+		"health none with times": func(s *Spec) { s.Health = Health{Kind: HealthNone, FailuresMax: 1} },
+		"health path":            func(s *Spec) { s.Health = Health{Kind: HealthHTTP, Port: 1, Path: "x"} },
+		"health path with blank": func(s *Spec) {
+			s.Health = Health{Kind: HealthHTTP, Port: 1,
+				Path: "/a\r\nHost: b"}
+		},
+		"health path too long": func(s *Spec) {
+			s.Health = Health{Kind: HealthHTTP, Port: 1,
+				Path: "/" + strings.Repeat("a", 243)}
+		},
+		"health exec nothing": func(s *Spec) { s.Health = Health{Kind: HealthExec} },
+		"health tcp with command": func(s *Spec) {
+			s.Health = Health{Kind: HealthTCP, Port: 1,
+				Command: []string{"a"}}
+		},
+		"health too often": func(s *Spec) { s.Health.IntervalMillisecond = 99 },
+		"health timeout":   func(s *Spec) { s.Health.TimeoutMillisecond = 600001 },
+		"restart":          func(s *Spec) { s.Restart = 3 },
+		"failover":         func(s *Spec) { s.Failover = 3 },
+		"failover of stateless": func(s *Spec) {
+			*s = Spec{Runtime: RuntimeOCI, Image: "a",
+				Failover: FailoverNone}
+		},
 		"quorum of two":           func(s *Spec) { s.ReplicationFactor = 2 },
 		"quorum without failover": func(s *Spec) { s.NoFailover = true },
 		"arch":                    func(s *Spec) { s.Architecture = "AMD64" },
@@ -170,7 +194,8 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%d mb is written %s, which reads as %d", value, formatUnits(value, memoryUnits), got)
 		}
 	}
-	for _, bad := range []string{"", "s", "1", "-1s", "+1s", "1 s", "1.5s", "4294967296ms", "99999999999999999999h", "0x1s"} {
+	for _, bad := range []string{"", "s", "1", "-1s", "+1s", "1 s", "1.5s", "4294967296ms",
+		"99999999999999999999h", "0x1s"} {
 		if got, ok := parseUnits(bad, durationUnits); ok {
 			t.Errorf("%q reads as %d", bad, got)
 		}

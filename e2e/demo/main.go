@@ -149,7 +149,7 @@ func (d *demo) apply(ctx context.Context, cell *cluster.Cell) error {
 	if err != nil {
 		return err
 	}
-	arguments := []string{"apply", "-f", file, "--set", "PROGRAM=" + d.cluster.Program("hello"), "--set",
+	arguments := []string{"apply", "-f", file, "--set", "BINARY=" + d.cluster.Program("hello"), "--set",
 		"PORT=" + workloadPort}
 	d.say("$ colloid %s", strings.Join(arguments, " "))
 	result, err := cell.Run(ctx, arguments...)
