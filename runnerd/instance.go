@@ -97,7 +97,7 @@ type instance struct {
 	hurry  chan struct{} // closed: do not wait for the grace
 	// launchOver is closed when the last launch that began is over, also one of an older epoch.
 	launchOver chan struct{}
-	denied string        // stopping because of the policy: becomes denied, not gone
+	denied     string // stopping because of the policy: becomes denied, not gone
 
 	dirty bool // its state has not been sent to the present session
 }

@@ -69,13 +69,17 @@ func (o *Options) complete() {
 	if o.Log == nil {
 		o.Log = log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	}
+	o.Timing.complete()
+}
+
+func (t *Timing) complete() {
 	set := func(d *time.Duration, value time.Duration) {
 		if *d == 0 {
 			*d = value
 		}
 	}
-	set(&o.Timing.BackoffFirst, backoffFirst)
-	set(&o.Timing.BackoffMax, backoffMax)
-	set(&o.Timing.BackoffReset, backoffReset)
-	set(&o.Timing.PolicyCheck, policyCheck)
+	set(&t.BackoffFirst, backoffFirst)
+	set(&t.BackoffMax, backoffMax)
+	set(&t.BackoffReset, backoffReset)
+	set(&t.PolicyCheck, policyCheck)
 }

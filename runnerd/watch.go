@@ -212,14 +212,19 @@ func (s *Supervisor) ended(i *instance, code int, reason string, ran time.Durati
 	if ran >= timing.BackoffReset {
 		i.delay = 0
 	}
-	if i.delay == 0 {
-		i.delay = timing.BackoffFirst
-	} else {
-		i.delay = min(i.delay*backoffNumerator/backoffDenominator, timing.BackoffMax)
-	}
+	i.delay = NextDelay(i.delay, *timing)
 	i.restarts++
 	i.next = bootTime() + i.delay
 	s.waitForNext(i, reason)
+}
+
+// NextDelay is the back-off after one of the given length; 0 stands for none yet.
+func NextDelay(delay time.Duration, timing Timing) time.Duration {
+	timing.complete()
+	if delay == 0 {
+		return timing.BackoffFirst
+	}
+	return min(delay*backoffNumerator/backoffDenominator, timing.BackoffMax)
 }
 
 // waitForNext launches again when the back-off is over.

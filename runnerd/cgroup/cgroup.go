@@ -100,6 +100,12 @@ func open(root, own string, pid int, mkdir, rmdir func(string) error) (*Manager,
 	if err := m.ensure(m.parent); err != nil {
 		return nil, fmt.Errorf("cgroup: create %s: %w", m.parent, err)
 	}
+	// It may be there and belong to somebody else.
+	probe := m.Path(fmt.Sprintf("probe-%d", pid))
+	if err := m.ensure(probe); err != nil {
+		return nil, fmt.Errorf("cgroup: create %s: %w", probe, err)
+	}
+	_ = m.rmdir(probe)
 	m.handDown(base, own, pid)
 	return m, nil
 }

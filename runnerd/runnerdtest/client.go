@@ -1,0 +1,270 @@
+// Package runnerdtest drives a runnerd from tests: a Client speaks as meshd does, a Daemon is the
+// real command as a process that can be killed and started again.
+package runnerdtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"colloid.net/ipc/message"
+	"colloid.net/ipc/ring"
+	"colloid.net/runnerd"
+	"colloid.net/workload"
+)
+
+// Patience is how long tests wait for what must come.
+const Patience = 20 * time.Second
+
+// Client is one connection as meshd. Its methods may be called from any goroutine.
+type Client struct {
+	t    testing.TB
+	Link *ring.Link
+
+	mutex        sync.Mutex
+	changed      *sync.Cond
+	sequence     uint64
+	Hello        *message.Hello
+	instances    map[runnerd.InstanceID]*message.Instance
+	listings     int
+	acknowledged uint64
+	err          error
+	states       []string // every state seen, in order: "id STATE"
+}
+
+// Pair makes a connected pair of Unix streams.
+func Pair(t testing.TB) (ours, theirs *net.UnixConn) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fileConn(t, pair[0]), fileConn(t, pair[1])
+}
+
+func fileConn(t testing.TB, fd int) *net.UnixConn {
+	t.Helper()
+	file := os.NewFile(uintptr(fd), "pair")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn.(*net.UnixConn)
+}
+
+// Attach connects a client to a supervisor of this process.
+func Attach(t testing.TB, s *runnerd.Supervisor) *Client {
+	t.Helper()
+	ours, theirs := Pair(t)
+	if err := s.Attach(theirs); err != nil {
+		t.Fatal(err)
+	}
+	return Accept(t, ours)
+}
+
+// Accept takes the rings that a runnerd passes and waits for its first listing.
+func Accept(t testing.TB, conn *net.UnixConn) *Client {
+	t.Helper()
+	link, err := ring.Accept(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Client{t: t, Link: link, instances: map[runnerd.InstanceID]*message.Instance{}}
+	c.changed = sync.NewCond(&c.mutex)
+	t.Cleanup(c.Close)
+	go func() { link.WaitHangup(); link.Close() }()
+	go c.receive()
+	c.Until("the first listing", func() bool { return c.Hello != nil && c.listings > 0 })
+	return c
+}
+
+// Close ends the connection.
+func (c *Client) Close() { c.Link.Close() }
+
+func (c *Client) receive() {
+	buffer := make([]byte, ring.RecordMax)
+	for {
+		n, ok, err := c.Link.Receive(buffer)
+		if err != nil {
+			c.mutex.Lock()
+			c.err = err
+			c.changed.Broadcast()
+			c.mutex.Unlock()
+			return
+		}
+		if !ok {
+			c.Link.Wait(-1)
+			continue
+		}
+		event := new(message.Event)
+		if err := proto.Unmarshal(buffer[:n], event); err != nil {
+			panic(err)
+		}
+		c.take(event)
+	}
+}
+
+func (c *Client) take(event *message.Event) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	defer c.changed.Broadcast()
+	c.acknowledged = max(c.acknowledged, event.Acknowledged)
+	switch body := event.Body.(type) {
+	case *message.Event_Hello:
+		c.Hello = body.Hello
+	case *message.Event_Listing:
+		c.listings++
+	case *message.Event_Instance:
+		id := IDOf(body.Instance.Id)
+		c.states = append(c.states, fmt.Sprintf("%s %s", id, body.Instance.State))
+		if body.Instance.State == message.InstanceState_INSTANCE_GONE {
+			delete(c.instances, id)
+			return
+		}
+		c.instances[id] = body.Instance
+	}
+}
+
+// IDOf is the comparable form of an id.
+func IDOf(m *message.InstanceID) runnerd.InstanceID {
+	return runnerd.InstanceID{KeyHash: m.GetKeyHash(), Slot: uint16(m.GetSlot()), Digest: m.GetDigest()}
+}
+
+// Send sends one command and returns its sequence.
+func (c *Client) Send(command *message.Command) uint64 {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.sequence++
+	command.Sequence = c.sequence
+	record, err := proto.Marshal(command)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(Patience); !c.Link.Send(record); time.Sleep(time.Millisecond) {
+		if c.Link.Err() != nil || time.Now().After(deadline) {
+			break // the test sees it by what does not come
+		}
+	}
+	return c.sequence
+}
+
+// Start asks for an instance of a specification.
+func (c *Client) Start(key string, slot uint32, spec *workload.Spec) runnerd.InstanceID {
+	c.t.Helper()
+	m := StartOf(c.t, key, slot, spec)
+	c.Send(&message.Command{Body: &message.Command_Start{Start: m}})
+	return IDOf(m.Id)
+}
+
+// StartOf makes the command's body.
+func StartOf(t testing.TB, key string, slot uint32, spec *workload.Spec) *message.Start {
+	t.Helper()
+	encoded, err := workload.Encode(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := uint64(14695981039346656037)
+	for _, b := range []byte(key) {
+		hash = (hash ^ uint64(b)) * 1099511628211
+	}
+	return &message.Start{
+		Id:  &message.InstanceID{KeyHash: hash, Slot: slot, Digest: spec.InstanceDigest()},
+		Key: key, Spec: encoded, Address: []byte{127, 0, 0, 1}, CellId: 0x1234,
+	}
+}
+
+// Stop asks for an instance not to be.
+func (c *Client) Stop(id runnerd.InstanceID, grace time.Duration) {
+	c.Send(&message.Command{Body: &message.Command_Stop{Stop: &message.Stop{
+		Id:                &message.InstanceID{KeyHash: id.KeyHash, Slot: uint32(id.Slot), Digest: id.Digest},
+		GraceMilliseconds: uint32(grace / time.Millisecond),
+	}}})
+}
+
+// Until waits for a condition, which is evaluated under the lock after every event.
+func (c *Client) Until(what string, condition func() bool) {
+	c.t.Helper()
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	late := false
+	timer := time.AfterFunc(Patience, func() {
+		c.mutex.Lock()
+		late = true
+		c.changed.Broadcast()
+		c.mutex.Unlock()
+	})
+	defer timer.Stop()
+	for !condition() {
+		if late || c.err != nil {
+			c.t.Fatalf("%s did not come (link: %v); seen: %v; now: %v", what, c.err, last(c.states), c.instances)
+		}
+		c.changed.Wait()
+	}
+}
+
+func last(states []string) []string { return states[max(0, len(states)-20):] }
+
+// Await waits for a state and returns the instance as it then is.
+func (c *Client) Await(id runnerd.InstanceID, state message.InstanceState) *message.Instance {
+	c.t.Helper()
+	var found *message.Instance
+	c.Until(fmt.Sprintf("%s of %s", state, id), func() bool {
+		found = c.instances[id]
+		return found.GetState() == state && found != nil
+	})
+	return found
+}
+
+// AwaitGone waits until the instance does not exist.
+func (c *Client) AwaitGone(id runnerd.InstanceID) {
+	c.t.Helper()
+	c.Until("end of "+id.String(), func() bool {
+		return c.instances[id] == nil && slices.Contains(c.states, id.String()+" INSTANCE_GONE")
+	})
+}
+
+// AwaitAcknowledged waits until a command was carried out or refused.
+func (c *Client) AwaitAcknowledged(sequence uint64) {
+	c.t.Helper()
+	c.Until(fmt.Sprintf("acknowledgement of %d", sequence), func() bool { return c.acknowledged >= sequence })
+}
+
+// Instance is what is known of an instance, nil for nothing.
+func (c *Client) Instance(id runnerd.InstanceID) *message.Instance {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.instances[id]
+}
+
+// Count is the number of known instances.
+func (c *Client) Count() int {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return len(c.instances)
+}
+
+// AwaitEnd waits until runnerd has closed the connection.
+func (c *Client) AwaitEnd() {
+	c.t.Helper()
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for deadline := time.Now().Add(Patience); c.err == nil; {
+		if time.Now().After(deadline) {
+			c.t.Fatal("the connection was not closed")
+		}
+		c.mutex.Unlock()
+		time.Sleep(5 * time.Millisecond)
+		c.mutex.Lock()
+	}
+}
+
+// Locked is Instance for conditions of Until, which hold the lock.
+func (c *Client) Locked(id runnerd.InstanceID) *message.Instance { return c.instances[id] }

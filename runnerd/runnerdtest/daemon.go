@@ -1,0 +1,165 @@
+package runnerdtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// build builds cmd/runnerd once per test binary.
+var build = sync.OnceValues(func() (string, error) {
+	directory, err := os.MkdirTemp("", "runnerd-build-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(directory, "runnerd")
+	command := exec.Command("go", "build", "-o", path, "colloid.net/cmd/runnerd")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	command.Stderr = os.Stderr
+	if err := command.Run(); err != nil {
+		return "", err
+	}
+	return path, os.Chmod(directory, 0o755)
+})
+
+// Cleanup removes what Daemon built; TestMain calls it.
+func Cleanup() {
+	if path, err := build(); err == nil {
+		os.RemoveAll(filepath.Dir(path))
+	}
+}
+
+// Daemon is the command runnerd as a process.
+type Daemon struct {
+	t         testing.TB
+	Directory string
+	Policy    string
+	UID       int // 0 = as the test
+	Log       string
+	command   *exec.Cmd
+	supply    int
+}
+
+// Run starts the daemon.
+func (d *Daemon) Run(t testing.TB) {
+	t.Helper()
+	d.t = t
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := os.NewFile(uintptr(pair[1]), "supply")
+	defer child.Close()
+	d.supply = pair[0]
+	d.command = exec.Command(path, "--supply-fd", "3", "--directory", d.Directory, "--policy", d.Policy)
+	d.command.ExtraFiles = []*os.File{child}
+	d.Log = d.Directory + ".log"
+	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	d.command.Stderr = log
+	d.command.SysProcAttr = &syscall.SysProcAttr{}
+	if d.UID != 0 {
+		d.command.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.UID), Gid: uint32(d.UID)}
+	}
+	if err := d.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Kill)
+}
+
+// PID is the process of the daemon.
+func (d *Daemon) PID() int { return d.command.Process.Pid }
+
+// Kill ends the daemon at once, as kill -9 does.
+func (d *Daemon) Kill() {
+	if d.command == nil {
+		return
+	}
+	_ = d.command.Process.Kill()
+	_ = d.command.Wait()
+	unix.Close(d.supply)
+	d.command = nil
+}
+
+// LeaveLauncher closes the launcher's end and waits for the daemon to end by itself.
+func (d *Daemon) LeaveLauncher() error {
+	unix.Close(d.supply)
+	defer func() { d.command = nil }()
+	done := make(chan error, 1)
+	go func() { done <- d.command.Wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(Patience):
+		_ = d.command.Process.Kill()
+		return <-done
+	}
+}
+
+// Supply passes any descriptors as the launcher does.
+func (d *Daemon) Supply(descriptors ...int) error {
+	return unix.Sendmsg(d.supply, []byte{1}, unix.UnixRights(descriptors...), nil, 0)
+}
+
+// Connect starts a "meshd": a new connection by way of the supply socket.
+func (d *Daemon) Connect() *Client {
+	d.t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	err = d.Supply(pair[1])
+	unix.Close(pair[1])
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return Accept(d.t, fileConn(d.t, pair[0]))
+}
+
+// ResidentKiB is the resident memory of a process.
+func ResidentKiB(pid int) int {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
+			kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
+			return kib
+		}
+	}
+	return 0
+}
+
+// Children are the ids of the child processes.
+func Children(pid int) []int {
+	tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	var all []int
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			continue
+		}
+		for _, word := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				all = append(all, child)
+			}
+		}
+	}
+	return all
+}
