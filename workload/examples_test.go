@@ -20,7 +20,7 @@ func TestF156_Examples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		variables := map[string]string{"BINARY": "/usr/local/bin/hello"}
+		variables := map[string]string{"BINARY": "/usr/local/bin/hello", "PORT": "8080"}
 		blocks, err := Parse(file, source, ParseOptions{Variables: variables})
 		if err != nil {
 			t.Error(err)

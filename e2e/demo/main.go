@@ -20,11 +20,13 @@ import (
 	"time"
 
 	"colloid.net/e2e/cluster"
-	"colloid.net/ipc/uds"
 )
 
 // name is the prefix of everything the demo makes on the machine.
 const name = "colloid-demo"
+
+// workload is the key of what the demo runs.
+const workload = "spread.hello"
 
 // workloadPort is where hello listens on its cell.
 const workloadPort = "18080"
@@ -39,13 +41,11 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	d := &demo{start: time.Now(), keep: *keep, binaries: *binaries, loopback: *loopback}
-	err := errors.New("")
+	run := func() error { return d.run(ctx) }
 	if *stop {
-		err = stopAll()
-	} else {
-		err = d.run(ctx)
+		run = stopAll
 	}
-	if err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		os.Exit(1)
 	}
@@ -149,7 +149,7 @@ func (d *demo) apply(ctx context.Context, cell *cluster.Cell) error {
 	if err != nil {
 		return err
 	}
-	arguments := []string{"apply", "-f", file, "--set", "PROGRAM=" + d.cluster.Program("hello"), "--set",
+	arguments := []string{"apply", "-f", file, "--set", "BINARY=" + d.cluster.Program("hello"), "--set",
 		"PORT=" + workloadPort}
 	d.say("$ colloid %s", strings.Join(arguments, " "))
 	result, err := cell.Run(ctx, arguments...)
@@ -174,50 +174,12 @@ const failoverLimit = 60 * time.Second
 // waitReady waits until two replicas answer an HTTP request at the addresses that the cell reports.
 func (d *demo) waitReady(ctx context.Context, cell *cluster.Cell) error {
 	return cluster.WaitFor(ctx, failoverLimit, "two replicas to answer", func(ctx context.Context) error {
-		answers, err := d.ask(ctx, cell)
+		answers, err := d.cluster.Ask(ctx, cell, workload)
 		if err == nil && len(answers) < 2 {
 			err = fmt.Errorf("%d answer", len(answers))
 		}
 		return err
 	})
-}
-
-// ask requests every replica that counts and returns the answers, one per cell.
-func (d *demo) ask(ctx context.Context, cell *cluster.Cell) ([]string, error) {
-	status, err := cell.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var answers []string
-	for _, instance := range instances(status) {
-		body, err := d.cluster.Get(ctx, instanceURL(instance))
-		if err != nil {
-			return nil, err
-		}
-		answers = append(answers, strings.TrimSpace(body))
-	}
-	return answers, nil
-}
-
-// instances lists the ready instances of hello on cells that are believed alive.
-func instances(status *uds.Status) []uds.InstanceInfo {
-	alive := map[string]bool{}
-	for _, c := range status.Cells {
-		alive[c.ID] = c.State == "alive"
-	}
-	var found []uds.InstanceInfo
-	for _, w := range status.Workloads {
-		for _, i := range w.Instances {
-			if w.Key == "spread.hello" && i.State == "ready" && alive[i.Cell] && len(i.Ports) > 0 {
-				found = append(found, i)
-			}
-		}
-	}
-	return found
-}
-
-func instanceURL(i uds.InstanceInfo) string {
-	return fmt.Sprintf("http://%s:%d/", i.Address, i.Ports[0])
 }
 
 // show prints the status and asks every replica once.
@@ -228,7 +190,7 @@ func (d *demo) show(ctx context.Context, cell *cluster.Cell) error {
 		return err
 	}
 	fmt.Print(indent(result.Output))
-	answers, err := d.ask(ctx, cell)
+	answers, err := d.cluster.Ask(ctx, cell, workload)
 	if err != nil {
 		return err
 	}
@@ -246,7 +208,7 @@ func (d *demo) chooseVictim(ctx context.Context) (victim, witness *cluster.Cell,
 			return nil, nil, err
 		}
 		holds := false
-		for _, i := range instances(status) {
+		for _, i := range cluster.ReadyInstances(status, workload) {
 			holds = holds || i.Cell == status.Cell.ID
 		}
 		switch {

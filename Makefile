@@ -1,0 +1,83 @@
+# Every target works on a machine with Go and this tree alone; `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+PREFIX   ?= /usr
+DESTDIR  ?=
+T        ?= 60s
+PACKAGES ?= ./...
+LDFLAGS  := -s -w -X colloid.net/internal/version.Stamped=$(VERSION)
+PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd
+DEMO     := bin/demo -bin bin
+
+export CGO_ENABLED := 0
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: build
+build: ## static programs in bin/
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(PROGRAMS) ./examples/hello
+
+.PHONY: demo
+demo: build ## three cells, a workload, a death, a failover; KEEP=1 leaves it running
+	@$(GO) build -o bin/ ./e2e/demo
+	@$(DEMO) $(if $(KEEP),-keep)
+
+.PHONY: demo-stop
+demo-stop: ## stop and remove demos that were left running
+	@$(GO) build -o bin/ ./e2e/demo
+	@bin/demo -stop
+
+.PHONY: test
+test: ## every test this machine can run; says what was skipped and why
+	$(GO) vet $(PACKAGES)
+	@$(GO) test -json -timeout 20m $(PACKAGES) | $(GO) run ./internal/testreport
+
+.PHONY: race
+race: ## the tests under the race detector (needs a C compiler)
+	@CGO_ENABLED=1 $(GO) test -race -short -json -timeout 20m $(PACKAGES) | $(GO) run ./internal/testreport
+
+.PHONY: bench
+bench: ## benchmarks of the packages
+	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
+
+.PHONY: bench-cluster
+bench-cluster: build ## failover and request times of real cells; ROUNDS=n
+	$(GO) run ./e2e/bench -bin bin -rounds $(or $(ROUNDS),5)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for T each (default 60s)
+	@set -e; for package in $$($(GO) list $(PACKAGES)); do \
+		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "fuzz $$package $$target for $(T)"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) $$package; \
+		done; \
+	done
+
+.PHONY: lint
+lint: ## gofmt, vet for amd64 and arm64, house rules
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+		if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
+	GOARCH=amd64 $(GO) vet $(PACKAGES)
+	GOARCH=arm64 $(GO) vet $(PACKAGES)
+	$(GO) test ./internal/house
+
+.PHONY: install
+install: build ## programs and shell completions below $(DESTDIR)$(PREFIX)
+	install -D -m 0755 bin/colloid $(DESTDIR)$(PREFIX)/bin/colloid
+	install -D -m 0755 bin/meshd $(DESTDIR)$(PREFIX)/lib/colloid/meshd
+	install -D -m 0755 bin/runnerd $(DESTDIR)$(PREFIX)/lib/colloid/runnerd
+	bin/colloid completion bash > bin/colloid.bash
+	bin/colloid completion zsh > bin/_colloid
+	bin/colloid completion fish > bin/colloid.fish
+	install -D -m 0644 bin/colloid.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/colloid
+	install -D -m 0644 bin/_colloid $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_colloid
+	install -D -m 0644 bin/colloid.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/colloid.fish
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin dist
