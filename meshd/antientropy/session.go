@@ -189,7 +189,7 @@ func (a *Sessions) attempt(now clock.Instant, s *session, o *outstanding) {
 	o.due = now.Add(s.window.patience(o.attempts))
 	price, _ := s.cost()
 	if o.kind == kindDrill {
-		price *= time.Duration(len(o.payload) / wire.MerkleRangeSize) // whoever asks pays for the responses
+		price *= time.Duration(1 + len(o.payload)/wire.MerkleRangeSize) // whoever asks pays for the responses
 	}
 	s.window.credit -= price
 	a.Send(s.peer, kindTypes[o.kind], o.nonce, o.payload)
