@@ -103,11 +103,11 @@ func TestF40_LookupWithDeadContacts(t *testing.T) {
 				if d.dead[c.ID] || i > 0 && result[i-1].ID^target >= c.ID^target {
 					t.Fatalf("seed %d: result %d is dead or out of order", seed, i)
 				}
-				if slices.Contains(alive[:10], c.ID) {
+				if slices.Contains(alive[:BucketSizeMax], c.ID) {
 					found++
 				}
 			}
-			wanted += 10
+			wanted += BucketSizeMax
 			if len(result) > 0 && result[0].ID == alive[0] {
 				nearest++
 			}
