@@ -284,3 +284,28 @@ func benchmarkDeath(b *testing.B, workloads, replicas int) {
 
 func BenchmarkDeath_100kReplicas_33kWorkloads(b *testing.B)  { benchmarkDeath(b, 33334, 3) }
 func BenchmarkDeath_100kReplicas_100kWorkloads(b *testing.B) { benchmarkDeath(b, 100000, 1) }
+
+// A cluster in which half of the replicas, or a few of them, find no room, recomputed after a death.
+func benchmarkShort(b *testing.B, instancesPerCell uint32) {
+	cells, list := benchmarkInput(1000, 33334, 3)
+	for i := range cells {
+		cells[i].Capacity.InstancesMax = instancesPerCell
+	}
+	p := NewPlanner(1, 2)
+	p.Compute(cells, list)
+	for i := 0; b.Loop(); i++ {
+		p.Compute(slices.Delete(slices.Clone(cells), i%1000, i%1000+1), list)
+	}
+}
+
+func BenchmarkDeath_HalfUnplaced(b *testing.B) { benchmarkShort(b, 50) }
+func BenchmarkDeath_BarelyEnough(b *testing.B) { benchmarkShort(b, 101) }
+func BenchmarkDeath_SomeUnplaced(b *testing.B) { benchmarkShort(b, 99) }
+func BenchmarkExplain_100kReplicas(b *testing.B) {
+	cells, list := benchmarkInput(1000, 33334, 3)
+	p := NewPlanner(1, 2)
+	p.Compute(cells, list)
+	for b.Loop() {
+		p.Explain(list[len(list)/2].KeyHash)
+	}
+}
