@@ -38,6 +38,8 @@ type Storage interface {
 	SaveCluster(ticket uint64, cluster Cluster)
 	// SaveIncarnation raises the incarnation; no dot of it may be issued before Stored (F1).
 	SaveIncarnation(ticket uint64, incarnation uint32)
+	// DiscardIdentity makes the next start draw a new cell id: another instance uses this one (F2).
+	DiscardIdentity(ticket uint64)
 }
 
 // Helper carries actions to runnerd. It reports false when the ring is full or absent; the action is

@@ -86,19 +86,21 @@ func printable(s string) bool {
 }
 
 func validHost(host string) bool {
-	if _, err := netip.ParseAddr(host); err == nil {
-		return true
+	if address, err := netip.ParseAddr(host); err == nil {
+		return letters(address.Zone())
 	}
-	if host == "" || len(host) > hostMax {
-		return false
-	}
-	for i := range len(host) {
-		c := host[i]
+	return host != "" && len(host) <= hostMax && letters(host) && host[0] != '-' && host[0] != '.'
+}
+
+// letters reports whether s consists of what names of hosts and interfaces consist of.
+func letters(s string) bool {
+	for i := range len(s) {
+		c := s[i]
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_') {
 			return false
 		}
 	}
-	return host[0] != '-' && host[0] != '.'
+	return true
 }
 
 // Resolver looks up names; *net.Resolver is one.

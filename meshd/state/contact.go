@@ -3,6 +3,8 @@ package state
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"colloid.net/meshd/wire"
 )
@@ -59,11 +61,36 @@ const (
 	candidateSize = 19
 )
 
-// AppendCellContact encodes c. Strings are cut to 63 bytes; more than CandidatesMax candidates panic.
+const contactSingle tags = 1<<tagSecret | 1<<tagCluster | 1<<tagFlags | 1<<tagVersions |
+	1<<tagFeatures | 1<<tagKeysMax | 1<<tagArch | 1<<tagHostname | 1<<tagSoftware
+
+// LabelSizeMax bounds one label, name and value with the sign between them.
+const LabelSizeMax = 128
+
+// ValidLabel reports whether a label can be published: a name of printable ASCII without "=", a value
+// of printable ASCII, together at most LabelSizeMax bytes.
+func ValidLabel(name, value string) bool {
+	if name == "" || strings.Contains(name, "=") || len(name)+1+len(value) > LabelSizeMax {
+		return false
+	}
+	_, errName := textOf([]byte(name))
+	_, errValue := textOf([]byte(value))
+	return errName == nil && errValue == nil
+}
+
+// AppendCellContact encodes c. Texts are cut (architecture 16 bytes, hostname 63, software 31) and
+// made printable. Labels are sorted; invalid ones, all but the first of a name, and those for which the
+// value of 512 bytes has no room are left out. It panics on more than CandidatesMax candidates, on
+// candidates without a usable address and on VersionMin > VersionMax: a contact that nobody can read
+// would hide the cell.
 func AppendCellContact(dst []byte, c CellContact) []byte {
 	if len(c.Candidates) > CandidatesMax {
 		panic("state: too many candidates")
 	}
+	if c.VersionMin > c.VersionMax {
+		panic("state: least version above the greatest")
+	}
+	start := len(dst)
 	dst = append(dst, valueVersion)
 	dst = appendTLV64(dst, tagSecret, c.SecretHash)
 	dst = appendTLV64(dst, tagCluster, c.ClusterID)
@@ -71,26 +98,44 @@ func AppendCellContact(dst []byte, c CellContact) []byte {
 	dst = appendTLV(dst, tagVersions, []byte{c.VersionMin, c.VersionMax})
 	dst = appendTLV32(dst, tagFeatures, c.Features)
 	dst = appendTLV32(dst, tagKeysMax, c.KeysMax)
-	dst = appendTLV(dst, tagArch, cut(c.Arch, 16))
-	dst = appendTLV(dst, tagHostname, cut(c.Hostname, 63))
-	dst = appendTLV(dst, tagSoftware, cut(c.Software, 31))
+	dst = appendTLV(dst, tagArch, printable(c.Arch, 16))
+	dst = appendTLV(dst, tagHostname, printable(c.Hostname, 63))
+	dst = appendTLV(dst, tagSoftware, printable(c.Software, 31))
 	for _, candidate := range c.Candidates {
+		if !candidate.valid() {
+			panic("state: candidate without a usable address: " + candidate.Address.String())
+		}
 		raw := candidate.Address.Addr().As16()
 		field := binary.BigEndian.AppendUint16(raw[:], candidate.Address.Port())
 		dst = appendTLV(dst, tagCandidate, append(field, byte(candidate.Reach)))
 	}
-	for _, label := range c.Labels {
+	labels := slices.SortedStableFunc(slices.Values(c.Labels), func(a, b [2]string) int {
+		return strings.Compare(a[0], b[0])
+	})
+	last := ""
+	for _, label := range labels {
+		size := 2 + len(label[0]) + 1 + len(label[1])
+		if label[0] == last || !ValidLabel(label[0], label[1]) || len(dst)-start+size > wire.ValueMax {
+			continue
+		}
+		last = label[0]
 		dst = appendTLV(dst, tagLabel, []byte(label[0]+"="+label[1]))
 	}
 	return dst
 }
 
-func cut(s string, limit int) []byte { return []byte(s[:min(len(s), limit)]) }
+// valid reports whether a candidate may be published: loopback may, tests live there; whether it is
+// used is for the reader to say, see wire.Options.
+func (c Candidate) valid() bool {
+	// The rules are those of a contact; any valid id will do.
+	return wire.Contact{ID: 1, Address: c.Address, Reach: c.Reach}.Check(wire.Options{Loopback: true}) == nil
+}
 
-// ParseCellContact decodes what AppendCellContact wrote; tags of later versions are skipped.
+// ParseCellContact decodes what AppendCellContact wrote; tags of later versions are skipped. Loopback
+// candidates are let through (see Candidate); everything else that F22 forbids is an error.
 func ParseCellContact(value []byte) (CellContact, error) {
 	var c CellContact
-	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+	err := eachTLV(value, contactSingle, func(tag byte, field []byte) (err error) {
 		switch tag {
 		case tagSecret:
 			c.SecretHash, err = uint64Of(field)
@@ -99,7 +144,7 @@ func ParseCellContact(value []byte) (CellContact, error) {
 		case tagFlags:
 			c.Flags, err = uint32Of(field)
 		case tagVersions:
-			if len(field) != 2 {
+			if len(field) != 2 || field[0] > field[1] {
 				return errTLV
 			}
 			c.VersionMin, c.VersionMax = field[0], field[1]
@@ -108,11 +153,11 @@ func ParseCellContact(value []byte) (CellContact, error) {
 		case tagKeysMax:
 			c.KeysMax, err = uint32Of(field)
 		case tagArch:
-			c.Arch = string(field)
+			c.Arch, err = textOf(field)
 		case tagHostname:
-			c.Hostname = string(field)
+			c.Hostname, err = textOf(field)
 		case tagSoftware:
-			c.Software = string(field)
+			c.Software, err = textOf(field)
 		case tagCandidate:
 			return c.addCandidate(field)
 		case tagLabel:
@@ -120,7 +165,10 @@ func ParseCellContact(value []byte) (CellContact, error) {
 		}
 		return err
 	})
-	return c, err
+	if err != nil {
+		return CellContact{}, err
+	}
+	return c, nil
 }
 
 func (c *CellContact) addCandidate(field []byte) error {
@@ -129,16 +177,22 @@ func (c *CellContact) addCandidate(field []byte) error {
 	}
 	address := netip.AddrFrom16([16]byte(field)).Unmap()
 	port := binary.BigEndian.Uint16(field[16:])
-	c.Candidates = append(c.Candidates, Candidate{netip.AddrPortFrom(address, port), wire.Reach(field[18])})
+	candidate := Candidate{netip.AddrPortFrom(address, port), wire.Reach(field[18])}
+	if !candidate.valid() {
+		return errTLV
+	}
+	c.Candidates = append(c.Candidates, candidate)
 	return nil
 }
 
 func (c *CellContact) addLabel(field []byte) error {
-	for i, b := range field {
-		if b == '=' && i > 0 {
-			c.Labels = append(c.Labels, [2]string{string(field[:i]), string(field[i+1:])})
-			return nil
-		}
+	name, value, ok := strings.Cut(string(field), "=")
+	if !ok || !ValidLabel(name, value) {
+		return errTLV
 	}
-	return errTLV
+	if n := len(c.Labels); n > 0 && c.Labels[n-1][0] >= name {
+		return errTLV
+	}
+	c.Labels = append(c.Labels, [2]string{name, value})
+	return nil
 }

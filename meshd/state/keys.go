@@ -4,6 +4,7 @@
 package state
 
 import (
+	"net/netip"
 	"strings"
 
 	"colloid.net/meshd/wire"
@@ -44,47 +45,99 @@ const (
 	DoorKey = "cluster.door"
 )
 
-// CategoryOf classifies a key by its name. A name this version does not know is an operator key:
-// nothing about it is ever resolved silently.
+// CategoryOf classifies a key by its name. A name that this version does not know, or whose parts are
+// not canonical (F61), is an operator key: nothing about it is ever resolved silently. All replicas must
+// classify alike, because the category decides how they merge; it depends on the name alone and may
+// not change between versions for a name that is in use. It does not allocate.
 func CategoryOf(name []byte) Category {
 	switch {
 	case hasPrefix(name, PrefixHealth):
-		if hasSuffix(name, ".status") {
+		if _, field, ok := splitCell(name, PrefixHealth); !ok {
+			return Operator
+		} else if string(field) == fieldStatus {
 			return Status
 		}
-		return SingleWriter
-	case hasPrefix(name, PrefixEndpoint), hasPrefix(name, PrefixDeny), hasPrefix(name, PrefixMetric):
 		return SingleWriter
 	case hasPrefix(name, PrefixKV):
 		return KV
 	case hasPrefix(name, PrefixGateway):
 		return Derived
-	case hasPrefix(name, PrefixVolume) && containsReplica(name):
+	}
+	if _, ok := WriterOf(name); ok {
 		return SingleWriter
 	}
 	return Operator
 }
 
-func hasPrefix(name []byte, prefix string) bool {
+// WriterOf returns the only cell that may write a key: of SingleWriter keys the cell they name. ok is
+// false for all others, also for health.<id>.status, which any cell may raise.
+func WriterOf(name []byte) (cell wire.CellID, ok bool) {
+	switch {
+	case hasPrefix(name, PrefixHealth):
+		cell, field, ok := splitCell(name, PrefixHealth)
+		return cell, ok && string(field) != fieldStatus
+	case hasPrefix(name, PrefixEndpoint):
+		cell, _, ok = splitCell(name, PrefixEndpoint)
+		return cell, ok
+	case hasPrefix(name, PrefixDeny):
+		cell, _, ok = splitCell(name, PrefixDeny)
+		return cell, ok
+	case hasPrefix(name, PrefixMetric):
+		workload, cell, ok := cutLastCell(name[len(PrefixMetric):], ".")
+		return cell, ok && validWorkloadName(workload)
+	case hasPrefix(name, PrefixVolume):
+		volume, cell, ok := cutLastCell(name[len(PrefixVolume):], ".rep.")
+		return cell, ok && len(volume) > 0
+	}
+	return 0, false
+}
+
+// cutLastCell cuts "<rest><separator><cell>".
+func cutLastCell(name []byte, separator string) (rest []byte, cell wire.CellID, ok bool) {
+	const digits = 16
+	at := len(name) - digits - len(separator)
+	if at < 0 || string(name[at:at+len(separator)]) != separator {
+		return nil, 0, false
+	}
+	cell, ok = wire.DecodeCellID(name[at+len(separator):])
+	return name[:at], cell, ok
+}
+
+// text is what keys come as: bytes from the store, strings from everybody else. Nothing below converts
+// one into the other, so nothing allocates.
+type text interface{ ~string | ~[]byte }
+
+func hasPrefix[T text](name T, prefix string) bool {
 	return len(name) >= len(prefix) && string(name[:len(prefix)]) == prefix
 }
 
-func hasSuffix(name []byte, suffix string) bool {
-	return len(name) >= len(suffix) && string(name[len(name)-len(suffix):]) == suffix
+// WorkloadNameMax bounds the name of a workload, so that every key about it fits wire.NameMax.
+const WorkloadNameMax = 63
+
+// ValidWorkloadName reports whether name is the canonical name of a workload: 1 to 63 of a-z, 0-9 and
+// "-" (F61).
+func ValidWorkloadName(name string) bool { return validWorkloadName(name) }
+
+func validWorkloadName[T text](name T) bool {
+	if len(name) == 0 || len(name) > WorkloadNameMax {
+		return false
+	}
+	for i := range len(name) {
+		if b := name[i]; (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '-' {
+			return false
+		}
+	}
+	return true
 }
 
-func containsReplica(name []byte) bool {
-	for i := 0; i+5 <= len(name); i++ {
-		if string(name[i:i+5]) == ".rep." {
-			return true
+// IsWorkload reports whether the key holds a workload specification: a workload prefix and a valid name.
+func IsWorkload(name []byte) bool {
+	for _, prefix := range [...]string{PrefixSpread, PrefixStateful, PrefixWasm} {
+		if hasPrefix(name, prefix) {
+			return validWorkloadName(name[len(prefix):])
 		}
 	}
 	return false
-}
-
-// IsWorkload reports whether the key holds a workload specification.
-func IsWorkload(name []byte) bool {
-	return hasPrefix(name, PrefixSpread) || hasPrefix(name, PrefixStateful) || hasPrefix(name, PrefixWasm)
 }
 
 // WorkloadName returns the part of a workload key behind its kind: "spread.web" gives "web".
@@ -93,23 +146,61 @@ func WorkloadName(key string) string {
 	return name
 }
 
+const (
+	fieldStatus   = "status"
+	fieldContact  = "contact"
+	fieldCapacity = "capacity"
+)
+
 // StatusKey names the max-register of a cell's life (F47).
-func StatusKey(cell wire.CellID) string { return PrefixHealth + cell.String() + ".status" }
+func StatusKey(cell wire.CellID) string { return PrefixHealth + cell.String() + "." + fieldStatus }
 
 // ContactKey names a cell's contact.
-func ContactKey(cell wire.CellID) string { return PrefixHealth + cell.String() + ".contact" }
+func ContactKey(cell wire.CellID) string { return PrefixHealth + cell.String() + "." + fieldContact }
 
 // CapacityKey names a cell's allocatable resources (F72).
-func CapacityKey(cell wire.CellID) string { return PrefixHealth + cell.String() + ".capacity" }
+func CapacityKey(cell wire.CellID) string { return PrefixHealth + cell.String() + "." + fieldCapacity }
 
-// EndpointKey names where a cell's instances of a workload answer (F101).
+// EndpointKey names where a cell's instances of a workload answer (F101). The workload name must be valid.
 func EndpointKey(cell wire.CellID, workload string) string {
 	return PrefixEndpoint + cell.String() + "." + workload
 }
 
-// DenyKey names a cell's refusal of a workload (decision D2).
+// DenyKey names a cell's refusal of a workload (decision D2). The workload name must be valid.
 func DenyKey(cell wire.CellID, workload string) string {
 	return PrefixDeny + cell.String() + "." + workload
+}
+
+// VIPKey names a service address. The address is written as RFC 5952 says, an IPv4 address that came
+// mapped into IPv6 as IPv4, so that there is one key for one address (F61). It panics on an invalid one.
+func VIPKey(vip netip.Addr) string { return PrefixVIP + canonicalAddress(vip) }
+
+// GatewayKey names the claim of the cell that answers for a service address; same form as VIPKey.
+func GatewayKey(vip netip.Addr) string { return PrefixGateway + canonicalAddress(vip) }
+
+func canonicalAddress(a netip.Addr) string {
+	if !a.IsValid() {
+		panic("state: key of an invalid address")
+	}
+	return a.Unmap().WithZone("").String()
+}
+
+// SplitVIP splits "vip.<address>"; only the form that VIPKey gives is accepted.
+func SplitVIP(name string) (vip netip.Addr, ok bool) { return splitAddress(name, PrefixVIP) }
+
+// SplitGateway splits "gateway.<address>"; only the form that GatewayKey gives is accepted.
+func SplitGateway(name string) (vip netip.Addr, ok bool) { return splitAddress(name, PrefixGateway) }
+
+func splitAddress(name, prefix string) (netip.Addr, bool) {
+	text, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return netip.Addr{}, false
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil || canonicalAddress(address) != text {
+		return netip.Addr{}, false
+	}
+	return address, true
 }
 
 // HealthKey splits "health.<cell>.<field>".
@@ -127,15 +218,18 @@ func SplitDeny(name string) (cell wire.CellID, workload string, ok bool) {
 	return splitCell(name, PrefixDeny)
 }
 
-func splitCell(name, prefix string) (wire.CellID, string, bool) {
-	rest, ok := strings.CutPrefix(name, prefix)
-	if !ok {
-		return 0, "", false
+// splitCell splits "<prefix><cell>.<tail>", where tail has the form of a workload name. Like the
+// builders it knows exactly one form (F61).
+func splitCell[T text](name T, prefix string) (cell wire.CellID, tail T, ok bool) {
+	const digits = 16
+	var none T
+	if !hasPrefix(name, prefix) || len(name) < len(prefix)+digits+1 || name[len(prefix)+digits] != '.' {
+		return 0, none, false
 	}
-	id, tail, ok := strings.Cut(rest, ".")
-	if !ok || tail == "" {
-		return 0, "", false
+	cell, ok = wire.DecodeCellID(name[len(prefix) : len(prefix)+digits])
+	tail = name[len(prefix)+digits+1:]
+	if !ok || !validWorkloadName(tail) {
+		return 0, none, false
 	}
-	cell, err := wire.ParseCellID(id)
-	return cell, tail, err == nil
+	return cell, tail, true
 }

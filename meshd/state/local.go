@@ -3,6 +3,8 @@ package state
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"colloid.net/meshd/wire"
 )
 
 // CellCapacity is the value of health.<id>.capacity: what a cell offers to workloads, changed by
@@ -25,6 +27,8 @@ const (
 	tagBits      = 5
 	bitEnforced  = 1 << 0
 	bitCordoned  = 1 << 1
+
+	capacitySingle tags = 1<<tagCPU | 1<<tagMemory | 1<<tagDisk | 1<<tagInstances | 1<<tagBits
 )
 
 // AppendCellCapacity encodes c.
@@ -47,7 +51,7 @@ func AppendCellCapacity(dst []byte, c CellCapacity) []byte {
 // ParseCellCapacity decodes what AppendCellCapacity wrote.
 func ParseCellCapacity(value []byte) (CellCapacity, error) {
 	var c CellCapacity
-	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+	err := eachTLV(value, capacitySingle, func(tag byte, field []byte) (err error) {
 		var bits uint32
 		switch tag {
 		case tagCPU:
@@ -64,7 +68,10 @@ func ParseCellCapacity(value []byte) (CellCapacity, error) {
 		}
 		return err
 	})
-	return c, err
+	if err != nil {
+		return CellCapacity{}, err
+	}
+	return c, nil
 }
 
 // EndpointState is the condition of one instance as others may rely on it (F158).
@@ -116,13 +123,20 @@ const (
 	tagKeyHash  = 1
 	tagAddress  = 2
 	tagInstance = 3
+
+	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
 
-// AppendCellEndpoint encodes e. Instances and ports beyond the bounds are left out.
+// AppendCellEndpoint encodes e. Instances and ports beyond the bounds, and instances for which the value
+// of 512 bytes has no room, are left out. It panics on an address that nothing can answer at.
 func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
+	start := len(dst)
 	dst = append(dst, valueVersion)
 	dst = appendTLV64(dst, tagKeyHash, e.KeyHash)
 	if e.Address.IsValid() {
+		if !answerable(e.Address) {
+			panic("state: endpoint at " + e.Address.String())
+		}
 		raw := e.Address.As16()
 		dst = appendTLV(dst, tagAddress, raw[:])
 	}
@@ -141,7 +155,7 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 			}
 			field = binary.BigEndian.AppendUint16(field, port)
 		}
-		if len(dst)+2+len(field) > 512 {
+		if len(dst)-start+2+len(field) > wire.ValueMax {
 			break
 		}
 		dst = appendTLV(dst, tagInstance, field)
@@ -152,7 +166,7 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 // ParseCellEndpoint decodes what AppendCellEndpoint wrote.
 func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 	var e CellEndpoint
-	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+	err := eachTLV(value, endpointSingle, func(tag byte, field []byte) (err error) {
 		switch tag {
 		case tagKeyHash:
 			e.KeyHash, err = uint64Of(field)
@@ -161,13 +175,23 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 				return errTLV
 			}
 			e.Address = netip.AddrFrom16([16]byte(field)).Unmap()
+			if !answerable(e.Address) {
+				return errTLV
+			}
 		case tagInstance:
 			return e.addInstance(field)
 		}
 		return err
 	})
-	return e, err
+	if err != nil {
+		return CellEndpoint{}, err
+	}
+	return e, nil
 }
+
+// answerable reports whether a may be the address of an endpoint. Loopback may: an unprivileged
+// single-machine cluster has nothing else.
+func answerable(a netip.Addr) bool { return !a.Unmap().IsUnspecified() && !a.Unmap().IsMulticast() }
 
 func (e *CellEndpoint) addInstance(field []byte) error {
 	const head = 13
@@ -199,29 +223,34 @@ type CellDenial struct {
 const (
 	tagDigest = 2
 	tagReason = 3
+
+	denialSingle tags = 1<<tagKeyHash | 1<<tagDigest | 1<<tagReason
 )
 
-// AppendCellDenial encodes d; the reason is cut to 200 bytes.
+// AppendCellDenial encodes d; the reason is cut to 200 bytes and made printable.
 func AppendCellDenial(dst []byte, d CellDenial) []byte {
 	dst = append(dst, valueVersion)
 	dst = appendTLV64(dst, tagKeyHash, d.KeyHash)
 	dst = appendTLV64(dst, tagDigest, d.Digest)
-	return appendTLV(dst, tagReason, cut(d.Reason, 200))
+	return appendTLV(dst, tagReason, printable(d.Reason, 200))
 }
 
 // ParseCellDenial decodes what AppendCellDenial wrote.
 func ParseCellDenial(value []byte) (CellDenial, error) {
 	var d CellDenial
-	err := eachTLV(value, func(tag byte, field []byte) (err error) {
+	err := eachTLV(value, denialSingle, func(tag byte, field []byte) (err error) {
 		switch tag {
 		case tagKeyHash:
 			d.KeyHash, err = uint64Of(field)
 		case tagDigest:
 			d.Digest, err = uint64Of(field)
 		case tagReason:
-			d.Reason = string(field)
+			d.Reason, err = textOf(field)
 		}
 		return err
 	})
-	return d, err
+	if err != nil {
+		return CellDenial{}, err
+	}
+	return d, nil
 }

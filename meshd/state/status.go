@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 
 	"colloid.net/meshd/wire"
@@ -43,19 +44,33 @@ type CellStatus struct {
 	Claimants   []wire.CellID
 }
 
+// statusVersion can never change: a replica that ranked a status of version 2 as malformed would join
+// differently from one that knows it. New facts about a cell go into its contact.
 const statusVersion = 1
 
 var errStatus = errors.New("state: malformed cell status")
 
-// AppendCellStatus encodes s: version 1, life 1, incarnation 4, count 1, claimants 8 each.
+// AppendCellStatus encodes s: version 1, life 1, incarnation 4, count 1, claimants 8 each. Claimants are
+// sorted and doubles dropped. It panics on more than ClaimantsMax of them, on reserved ids and on an
+// unknown life: such a value would lose against every other. It does not allocate beyond dst.
 func AppendCellStatus(dst []byte, s CellStatus) []byte {
-	if len(s.Claimants) > ClaimantsMax {
-		panic("state: too many claimants")
+	if len(s.Claimants) > ClaimantsMax || s.Life < Alive || s.Life > Gone {
+		panic(fmt.Sprintf("state: status %d with %d claimants", s.Life, len(s.Claimants)))
 	}
+	var sorted [ClaimantsMax]wire.CellID
+	claimants := append(sorted[:0], s.Claimants...)
+	slices.Sort(claimants)
 	dst = append(dst, statusVersion, byte(s.Life))
 	dst = binary.BigEndian.AppendUint32(dst, s.Incarnation)
-	dst = append(dst, byte(len(s.Claimants)))
-	for _, c := range s.Claimants {
+	return appendClaimantList(dst, slices.Compact(claimants))
+}
+
+func appendClaimantList(dst []byte, claimants []wire.CellID) []byte {
+	dst = append(dst, byte(len(claimants)))
+	for _, c := range claimants {
+		if !c.Valid() {
+			panic("state: status claimed by reserved cell " + c.String())
+		}
 		dst = binary.BigEndian.AppendUint64(dst, uint64(c))
 	}
 	return dst
@@ -63,18 +78,11 @@ func AppendCellStatus(dst []byte, s CellStatus) []byte {
 
 // ParseCellStatus decodes what AppendCellStatus wrote and nothing else.
 func ParseCellStatus(value []byte) (CellStatus, error) {
-	if len(value) < 7 || value[0] != statusVersion || value[1] < byte(Alive) || value[1] > byte(Gone) ||
-		value[6] > ClaimantsMax || len(value) != 7+8*int(value[6]) {
+	if statusRank(value) == 0 {
 		return CellStatus{}, errStatus
 	}
 	s := CellStatus{Life: Life(value[1]), Incarnation: binary.BigEndian.Uint32(value[2:])}
-	for raw := value[7:]; len(raw) > 0; raw = raw[8:] {
-		c := wire.CellID(binary.BigEndian.Uint64(raw))
-		if n := len(s.Claimants); n > 0 && s.Claimants[n-1] >= c {
-			return CellStatus{}, errStatus
-		}
-		s.Claimants = append(s.Claimants, c)
-	}
+	s.Claimants = appendClaimants(s.Claimants, value)
 	return s, nil
 }
 
@@ -112,24 +120,30 @@ func JoinStatusValues(dst, a, b []byte) []byte {
 		all = all[len(all)-ClaimantsMax:]
 	}
 	dst = append(dst, a[:6]...)
-	dst = append(dst, byte(len(all)))
-	for _, c := range all {
-		dst = binary.BigEndian.AppendUint64(dst, uint64(c))
-	}
-	return dst
+	return appendClaimantList(dst, all)
 }
 
-// statusRank orders values by (incarnation, life); 0 means malformed.
+// statusRank orders values by (incarnation, life); 0 means malformed. What it lets pass must be exactly
+// what AppendCellStatus writes: the join of a value with itself must be that value, and that does not
+// hold for claimants out of order.
 func statusRank(value []byte) uint64 {
 	if len(value) < 7 || value[0] != statusVersion || value[1] < byte(Alive) || value[1] > byte(Gone) ||
 		value[6] > ClaimantsMax || len(value) != 7+8*int(value[6]) {
 		return 0
 	}
+	last := wire.CellID(0)
+	for raw := value[7:]; len(raw) > 0; raw = raw[8:] {
+		c := wire.CellID(binary.BigEndian.Uint64(raw))
+		if c <= last || !c.Valid() {
+			return 0
+		}
+		last = c
+	}
 	return uint64(binary.BigEndian.Uint32(value[2:]))<<8 | uint64(value[1])
 }
 
 func appendClaimants(dst []wire.CellID, value []byte) []wire.CellID {
-	for raw := value[7:]; len(raw) >= 8; raw = raw[8:] {
+	for raw := value[7:]; len(raw) > 0; raw = raw[8:] {
 		dst = append(dst, wire.CellID(binary.BigEndian.Uint64(raw)))
 	}
 	return dst

@@ -3,10 +3,13 @@ package state
 import (
 	"encoding/binary"
 	"errors"
+
+	"colloid.net/meshd/wire"
 )
 
-// Values below are lists of (tag 1, length 1, bytes), tags ascending; a tag may repeat. Unknown tags
-// are skipped, so that later versions may add facts without breaking earlier readers (D12).
+// Values are a version byte and a list of (tag 1, length 1, bytes), tags ascending. Only the tags of
+// lists repeat. Unknown tags are skipped, so that later versions may add facts without breaking
+// earlier readers (D12). Everything else that a writer of this version would not produce is an error.
 
 const (
 	valueVersion = 1
@@ -17,7 +20,7 @@ var errTLV = errors.New("state: malformed value")
 
 func appendTLV(dst []byte, tag byte, value []byte) []byte {
 	if len(value) > tlvLengthMax {
-		value = value[:tlvLengthMax]
+		panic("state: field longer than 255 bytes")
 	}
 	dst = append(dst, tag, byte(len(value)))
 	return append(dst, value...)
@@ -35,23 +38,55 @@ func appendTLV32(dst []byte, tag byte, value uint32) []byte {
 	return appendTLV(dst, tag, raw[:])
 }
 
-// eachTLV calls f for every record behind the version byte.
-func eachTLV(value []byte, f func(tag byte, field []byte) error) error {
-	if len(value) < 1 || value[0] != valueVersion {
+// tags is a set of tags below 32.
+type tags uint32
+
+func (s tags) has(tag byte) bool { return tag < 32 && s>>tag&1 != 0 }
+
+// eachTLV calls f for every record behind the version byte. Of the tags in single one record at most
+// may be there.
+func eachTLV(value []byte, single tags, f func(tag byte, field []byte) error) error {
+	if len(value) < 1 || len(value) > wire.ValueMax || value[0] != valueVersion {
 		return errTLV
 	}
-	last := byte(0)
+	last := -1
 	for rest := value[1:]; len(rest) > 0; {
-		if len(rest) < 2 || len(rest) < 2+int(rest[1]) || rest[0] < last {
+		if len(rest) < 2 {
 			return errTLV
 		}
-		last = rest[0]
-		if err := f(rest[0], rest[2:2+int(rest[1])]); err != nil {
+		tag, end := rest[0], 2+int(rest[1])
+		if len(rest) < end || int(tag) < last || int(tag) == last && single.has(tag) {
+			return errTLV
+		}
+		if err := f(tag, rest[2:end]); err != nil {
 			return err
 		}
-		rest = rest[2+int(rest[1]):]
+		last, rest = int(tag), rest[end:]
 	}
 	return nil
+}
+
+// textOf decodes a text for people. Only printable ASCII is accepted: these texts end up on terminals.
+func textOf(field []byte) (string, error) {
+	for _, b := range field {
+		if !isPrintable(b) {
+			return "", errTLV
+		}
+	}
+	return string(field), nil
+}
+
+func isPrintable(b byte) bool { return b >= 0x20 && b <= 0x7e }
+
+// printable cuts a text to limit bytes and replaces what textOf would not accept.
+func printable(text string, limit int) []byte {
+	out := []byte(text[:min(len(text), limit)])
+	for i, b := range out {
+		if !isPrintable(b) {
+			out[i] = '?'
+		}
+	}
+	return out
 }
 
 func uint64Of(field []byte) (uint64, error) {

@@ -22,7 +22,7 @@ func (l *loader) note(format string, arguments ...any) {
 
 func (l *loader) load(machineID string, random io.Reader) error {
 	if size, err := l.disk.Size(nameBallast); err == nil {
-		l.writer.ballast = size == BallastSize
+		l.writer.ballast = min(size, BallastSize)
 	}
 	if err := l.identify(machineID, random); err != nil {
 		return err

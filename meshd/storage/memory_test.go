@@ -246,7 +246,8 @@ func (f *memoryFile) Truncate(size int64) error {
 	if err := f.disk.step(); err != nil {
 		return err
 	}
-	f.i.data = append([]byte{}, f.i.data[:size]...)
+	f.i.allocated = min(f.i.allocated, size)
+	f.i.data = append([]byte{}, f.i.data[:min(size, int64(len(f.i.data)))]...)
 	return nil
 }
 

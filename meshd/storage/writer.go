@@ -11,7 +11,7 @@ import (
 type writer struct {
 	disk        disk
 	incarnation uint32
-	ballast     bool // the ballast is there
+	ballast     int64 // bytes that the ballast still holds
 
 	log     diskFile // nil: it must be rebuilt before the next append
 	logSize int64    // up to here the log is on disk and whole
@@ -96,19 +96,13 @@ func (d *Directory) perform(q *queue) {
 	w.ensureBallast()
 }
 
-// replace writes a small file as a whole. On a full disk it spends the ballast and tries again.
+// replace writes a small file as a whole. On a full disk it spends ballast until that succeeds.
 func (w *writer) replace(name string, kind byte, payload []byte) error {
 	data := appendEnvelope(nil, kind, payload)
 	err := w.install(name, data)
-	if !IsNoSpace(err) || !w.ballast {
-		return err
+	for IsNoSpace(err) && w.spendBallast() {
+		err = w.install(name, data)
 	}
-	if w.disk.Remove(nameBallast) != nil {
-		return err
-	}
-	w.ballast = false
-	err = w.install(name, data)
-	w.ensureBallast() // at once, before others take the space
 	return err
 }
 
@@ -160,21 +154,46 @@ func (w *writer) removeIdentity() error {
 	return w.disk.Sync()
 }
 
-// ensureBallast tries to reserve the ballast again; that it cannot is no error.
+// ballastStep is given up at a time: enough for any small file, and the rest stays reserved.
+const ballastStep = 64 << 10
+
+// spendBallast frees a part of the ballast and reports whether there was any.
+func (w *writer) spendBallast() bool {
+	if w.ballast == 0 {
+		return false
+	}
+	rest := max(w.ballast-ballastStep, 0)
+	f, err := w.disk.Append(nameBallast)
+	if err == nil {
+		err = errors.Join(f.Truncate(rest), f.Close())
+	}
+	if err != nil {
+		rest = 0
+		err = w.disk.Remove(nameBallast)
+	}
+	w.ballast = rest
+	return err == nil
+}
+
+// ensureBallast tries to reserve what the ballast lacks; that it cannot is no error.
 func (w *writer) ensureBallast() {
-	if w.ballast {
+	if w.ballast == BallastSize {
 		return
 	}
-	f, err := w.disk.Create(nameBallast)
+	f, err := w.disk.Append(nameBallast)
+	if missing(err) {
+		f, err = w.disk.Create(nameBallast)
+		w.ballast = 0
+	}
 	if err != nil {
 		return
 	}
-	err = errors.Join(f.Allocate(BallastSize), f.Close())
-	if err != nil {
-		_ = w.disk.Remove(nameBallast) // half a ballast would only take space from others
-		return
+	if err := f.Allocate(BallastSize); err == nil {
+		w.ballast = BallastSize
+	} else if f.Truncate(w.ballast) != nil { // a failed attempt may have taken a part
+		w.ballast = 0
 	}
-	w.ballast = true
+	_ = f.Close()
 }
 
 // saveSnapshot writes the new snapshot, keeps the old one as the previous, and starts a new log. A

@@ -13,7 +13,6 @@ package wire
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 )
 
 // Limits of the protocol (specification Appendix A).
@@ -72,21 +71,43 @@ const (
 type CellID uint64
 
 // String returns the canonical form: 16 lower-case hexadecimal digits (F61).
-func (c CellID) String() string { return fmt.Sprintf("%016x", uint64(c)) }
+func (c CellID) String() string {
+	const digits = "0123456789abcdef"
+	var text [16]byte
+	for i := range text {
+		text[i] = digits[c>>(60-4*i)&0xf]
+	}
+	return string(text[:])
+}
 
-// ParseCellID accepts exactly what String prints.
+// ParseCellID accepts exactly what String prints of a valid id.
 func ParseCellID(s string) (CellID, error) {
-	if len(s) != 16 {
-		return 0, fmt.Errorf("cell id %q: want 16 hexadecimal digits", s)
+	c, ok := DecodeCellID(s)
+	if !ok {
+		return 0, fmt.Errorf("cell id %q: want 16 lower-case hexadecimal digits, neither all 0 nor all f", s)
 	}
-	v, err := strconv.ParseUint(s, 16, 64)
-	if err != nil || CellID(v).String() != s {
-		return 0, fmt.Errorf("cell id %q: want 16 lower-case hexadecimal digits", s)
+	return c, nil
+}
+
+// DecodeCellID is ParseCellID for the hot path: it does not allocate and says only whether text is
+// the canonical form of a valid id.
+func DecodeCellID[T ~string | ~[]byte](text T) (CellID, bool) {
+	if len(text) != 16 {
+		return 0, false
 	}
-	if !CellID(v).Valid() {
-		return 0, fmt.Errorf("cell id %q: reserved", s)
+	var c CellID
+	for i := range 16 {
+		digit := text[i]
+		switch {
+		case digit >= '0' && digit <= '9':
+			c = c<<4 | CellID(digit-'0')
+		case digit >= 'a' && digit <= 'f':
+			c = c<<4 | CellID(digit-'a'+10)
+		default:
+			return 0, false
+		}
 	}
-	return CellID(v), nil
+	return c, c.Valid()
 }
 
 // Valid reports whether c may name a cell.
@@ -137,10 +158,16 @@ type Contact struct {
 // Entries holds EntryCount times (actor 8, sequence 8, value length 2, value), sorted by actor, at
 // most one per actor. Context holds (actor 8, sequence 8) pairs sorted by actor and unique; it
 // contains every entry's dot exactly. The slices belong to somebody else.
+//
+// A CRDT_DELTA keeps its value behind the context, so ParseDelta has to copy the entry together; it
+// does so into a buffer that the record keeps. Reuse one Record for a stream of datagrams and
+// nothing is allocated. A copy of a Record shares that buffer: do not parse into both.
 type Record struct {
 	KeyHash    uint64
 	Name       []byte
 	EntryCount int
 	Entries    []byte
 	Context    []byte
+
+	entry []byte // ParseDelta's, EntryHeaderSize+ValueMax once used
 }

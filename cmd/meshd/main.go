@@ -1,0 +1,107 @@
+// Command meshd is the brain of a cell: it speaks to other cells, holds the replicated state, decides
+// what runs here, and asks the helpers to do it. It needs no privilege. The launcher starts it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"colloid.net/internal/version"
+	"colloid.net/ipc/supply"
+	"colloid.net/meshd/control"
+	"colloid.net/meshd/daemon"
+)
+
+func main() {
+	options, err := parse(os.Args[1:])
+	if err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "meshd:", err)
+		}
+		os.Exit(supply.ExitMisconfigured)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	switch err := daemon.Run(ctx, options); {
+	case errors.Is(err, daemon.ErrLeft):
+		os.Exit(supply.ExitLeft)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "meshd:", err)
+		os.Exit(1)
+	}
+}
+
+// joinKeyVariable holds the key of a locked cluster to join: command lines are readable by every user of
+// a host, the environment of a process is not.
+const joinKeyVariable = "COLLOID_JOIN_KEY"
+
+func parse(arguments []string) (daemon.Options, error) {
+	options := daemon.Options{Software: version.String(), SupplyFD: -1}
+	flags := flag.NewFlagSet("meshd", flag.ContinueOnError)
+	flags.StringVar(&options.Directory, "directory", "", "state `directory` of this cell (required)")
+	flags.StringVar(&options.Socket, "socket", "", "`path` of the command socket (default DIRECTORY/colloid.sock)")
+	flags.StringVar(&options.Driver, "driver", "auto", "socket `driver`: auto, io_uring or epoll")
+	flags.StringVar(&options.Hostname, "hostname", "", "`name` shown to operators (default: the host's)")
+	flags.IntVar(&options.SupplyFD, "supply-fd", -1, "inherited `descriptor` on which the launcher sends helper connections")
+	flags.Func("bind", "`address`[:port] to listen on (default: all addresses, port 12421)", func(s string) (err error) {
+		options.Bind, err = parseAddress(s)
+		return err
+	})
+	flags.Func("advertise", "`address`[:port] where other cells reach this one; may be repeated", func(s string) error {
+		address, err := parseAddress(s)
+		options.Advertise = append(options.Advertise, address)
+		return err
+	})
+	flags.Func("label", "`name=value` for constraints; may be repeated", func(s string) error {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || name == "" || len(s) > 120 {
+			return fmt.Errorf("label %q: want name=value", s)
+		}
+		options.Labels = append(options.Labels, [2]string{name, value})
+		return nil
+	})
+	flags.Func("join", "`host`[:port] of a cell to join, unless this cell is in a cluster already; may be repeated", func(s string) error {
+		target, err := control.ParseTarget(s)
+		if err == nil && target.Key == "" {
+			target.Key = os.Getenv(joinKeyVariable)
+		}
+		options.Join = append(options.Join, target)
+		return err
+	})
+	var keysMax uint
+	flags.UintVar(&keysMax, "keys-max", 0, "most `keys` this cell stores (default 65536)")
+	if err := flags.Parse(arguments); err != nil {
+		return options, err
+	}
+	if flags.NArg() > 0 {
+		return options, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if options.Directory == "" {
+		return options, errors.New("--directory is required")
+	}
+	if options.Socket == "" {
+		options.Socket = filepath.Join(options.Directory, "colloid.sock")
+	}
+	options.KeysMax = uint32(keysMax)
+	return options, nil
+}
+
+// parseAddress accepts ADDRESS, ADDRESS:PORT and [IPV6]:PORT.
+func parseAddress(text string) (netip.AddrPort, error) {
+	if address, err := netip.ParseAddrPort(text); err == nil {
+		return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
+	}
+	address, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("address %q: want ADDRESS, ADDRESS:PORT or [IPV6]:PORT", text)
+	}
+	return netip.AddrPortFrom(address.Unmap(), 0), nil
+}

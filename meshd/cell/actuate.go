@@ -1,0 +1,427 @@
+package cell
+
+import (
+	"slices"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/placement"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+type (
+	member   = overlayMember
+	register = crdtRegister
+)
+
+// runnerState is what this cell knows of its runnerd and of the instances on this host.
+type runnerState struct {
+	connected bool
+	hello     HelperHello
+	known     bool                                      // a Hello was seen in this run
+	listed    bool                                      // the list of instances is complete
+	actual    map[reconcile.InstanceID]reconcile.Actual // instances that exist here
+	unlisted  map[reconcile.InstanceID]struct{}         // known before this connection, not yet named in it
+	published map[string]struct{}                       // workloads with an ep.* key of this cell
+	holds     clock.Instant                             // end of the next re-admission hold
+	retry     clock.Instant
+}
+
+func (r *runnerState) init() {
+	r.actual = make(map[reconcile.InstanceID]reconcile.Actual)
+	r.published = make(map[string]struct{})
+	r.holds = clock.Never
+}
+
+func (r *runnerState) flags(degraded bool) uint32 {
+	flags := uint32(0)
+	if r.known {
+		flags = r.hello.Flags & (state.FlagProcess | state.FlagOCI | state.FlagWasm)
+	}
+	if degraded {
+		flags |= state.FlagDegraded
+	}
+	return flags
+}
+
+func (r *runnerState) capacity() state.CellCapacity {
+	if !r.known {
+		return state.CellCapacity{}
+	}
+	return r.hello.Capacity
+}
+
+// HelperHello starts a connection with runnerd. What the helper does not list afterwards is gone.
+func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
+	c.now = now
+	c.runner.connected, c.runner.known, c.runner.listed = true, true, false
+	c.runner.hello = hello
+	c.runner.unlisted = make(map[reconcile.InstanceID]struct{}, len(c.runner.actual))
+	for id := range c.runner.actual {
+		c.runner.unlisted[id] = struct{}{}
+	}
+	if c.phase != Booting {
+		c.restate()
+	}
+	// The policy may have changed: earlier refusals are withdrawn and earned again (D2).
+	for _, id := range sortedEndpointIDs(c.views.denials) {
+		if id.cell == c.config.Self {
+			c.publish(state.DenyKey(id.cell, id.workload), nil)
+		}
+	}
+	c.views.runDirty = true
+}
+
+// HelperInstance reports one instance.
+func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
+	c.now = now
+	delete(c.runner.unlisted, actual.ID)
+	switch actual.State {
+	case reconcile.Gone:
+		delete(c.runner.actual, actual.ID)
+	default:
+		if _, known := c.runner.actual[actual.ID]; !known && len(c.runner.actual) >= instancesMax {
+			c.counters.rejected++
+			return
+		}
+		c.runner.actual[actual.ID] = actual
+	}
+	if actual.State == reconcile.Denied {
+		c.publishDenial(actual)
+	}
+	c.views.runDirty = true
+	c.publishEndpoint(actual.Key)
+}
+
+// instancesMax bounds what a helper may report; more are ignored and counted.
+const instancesMax = 4096
+
+// HelperListing ends the list of instances that follows a Hello.
+func (c *Cell) HelperListing(now clock.Instant) {
+	c.now = now
+	for id := range c.runner.unlisted {
+		delete(c.runner.actual, id)
+	}
+	c.runner.unlisted = nil
+	c.runner.listed = true
+	c.views.runDirty = true
+	if c.phase != Booting {
+		c.publishEndpoints()
+	}
+}
+
+// HelperGone notes that runnerd is not connected. Its instances go on living (F134).
+func (c *Cell) HelperGone(now clock.Instant) {
+	c.now = now
+	c.runner.connected, c.runner.listed = false, false
+}
+
+func (c *Cell) publishDenial(actual reconcile.Actual) {
+	denial := state.CellDenial{KeyHash: actual.ID.KeyHash, Digest: actual.ID.Digest, Reason: actual.Reason}
+	c.publish(state.DenyKey(c.config.Self, state.WorkloadName(actual.Key)), state.AppendCellDenial(nil, denial))
+}
+
+// publishEndpoints states where all instances of this cell answer, and withdraws what is no more.
+func (c *Cell) publishEndpoints() {
+	if !c.runner.listed {
+		return
+	}
+	names := make(map[string]struct{})
+	for _, actual := range c.runner.actual {
+		names[actual.Key] = struct{}{}
+	}
+	for _, id := range sortedEndpointIDs(c.views.endpoints) {
+		if id.cell != c.config.Self {
+			continue
+		}
+		alive := false
+		for key := range names {
+			alive = alive || state.WorkloadName(key) == id.workload
+		}
+		if !alive {
+			c.publish(state.EndpointKey(id.cell, id.workload), nil)
+		}
+	}
+	keys := make([]string, 0, len(names))
+	for key := range names {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		c.publishEndpoint(key)
+	}
+}
+
+// publishEndpoint states where this cell's instances of one workload answer (F101, F158).
+func (c *Cell) publishEndpoint(key string) {
+	if c.phase == Booting || !c.runner.listed {
+		return
+	}
+	name := state.WorkloadName(key)
+	endpoint := state.CellEndpoint{KeyHash: c.store.Hash([]byte(key)), Address: c.ownAddress()}
+	for _, actual := range c.actualSorted() {
+		if actual.Key != key {
+			continue
+		}
+		if instance, ok := endpointInstance(actual); ok {
+			endpoint.Instances = append(endpoint.Instances, instance)
+		}
+	}
+	if len(endpoint.Instances) == 0 {
+		c.publish(state.EndpointKey(c.config.Self, name), nil)
+		return
+	}
+	c.publish(state.EndpointKey(c.config.Self, name), state.AppendCellEndpoint(nil, endpoint))
+}
+
+func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
+	instance := state.EndpointInstance{
+		Slot: actual.ID.Slot, Digest: actual.ID.Digest, Ports: actual.Ports,
+		Restarts: uint16(min(actual.Restarts, 65535)),
+	}
+	switch actual.State {
+	case reconcile.Starting:
+		instance.State = state.EndpointStarting
+	case reconcile.Ready:
+		instance.State = state.EndpointReady
+	case reconcile.Unready:
+		instance.State = state.EndpointUnready
+	case reconcile.Stopping:
+		instance.State = state.EndpointDraining
+	case reconcile.Backoff, reconcile.Exited:
+		instance.State = state.EndpointBackoff
+	default:
+		return instance, false
+	}
+	return instance, true
+}
+
+// actualSorted returns the instances in a fixed order: decisions must not depend on a map's.
+func (c *Cell) actualSorted() []reconcile.Actual {
+	list := make([]reconcile.Actual, 0, len(c.runner.actual))
+	for _, actual := range c.runner.actual {
+		list = append(list, actual)
+	}
+	slices.SortFunc(list, func(a, b reconcile.Actual) int { return a.ID.Compare(b.ID) })
+	return list
+}
+
+// actuate recomputes the plan when its inputs changed and turns differences into actions.
+func (c *Cell) actuate() {
+	if c.views.planDirty || c.runner.holds.Reached(c.now) {
+		c.runner.holds = c.trackHolds()
+		c.computePlan()
+		c.views.planDirty = false
+		c.views.runDirty = true
+		c.reconciler.Changed(c.now)
+	}
+	if !c.runner.connected || !c.runner.listed {
+		return
+	}
+	if !c.views.runDirty && !c.reconciler.Deadline().Reached(c.now) {
+		return
+	}
+	c.views.runDirty = false
+	input := c.reconcileInput()
+	for _, action := range c.reconciler.Run(c.now, &input) {
+		if c.config.Runner == nil || !c.config.Runner.Do(action) {
+			c.counters.actionsDelayed++
+			continue
+		}
+		c.counters.actions++
+		c.logAction(action)
+	}
+}
+
+func (c *Cell) logAction(action reconcile.Action) {
+	verb := "start "
+	if action.Kind == reconcile.Stop {
+		verb = "stop "
+	}
+	c.log(LevelInfo, verb+action.Key+" ("+hex64(action.ID.Digest)+")")
+}
+
+// mayStart: a boot must settle, an isolated cell must wait (F66, F69).
+func (c *Cell) mayStart() bool {
+	if c.boot.settled > c.now {
+		return false
+	}
+	if !c.boot.authoritative && !c.boot.hadSnapshot {
+		return false
+	}
+	return c.isolation.since == 0 || c.isolation.alone
+}
+
+func (c *Cell) reconcileInput() reconcile.Input {
+	return reconcile.Input{
+		Self:          c.config.Self,
+		Authoritative: c.boot.authoritative,
+		HoldStarts:    !c.mayStart(),
+		Plan:          c.plan,
+		Workloads:     c.placementWorkloads(),
+		Frozen:        c.isFrozen,
+		Ready:         c.isReady,
+		ReadyOld: func(keyHash uint64, cell wire.CellID, slot uint16) bool {
+			return c.isReady(keyHash, cell, slot, 0)
+		},
+		Occupied: c.isOccupied,
+		Actual:   c.actualSorted(),
+	}
+}
+
+func (c *Cell) isFrozen(keyHash uint64) bool {
+	view := c.views.byHash[keyHash]
+	return view != nil && view.frozen
+}
+
+// isReady reports whether a cell says that it has a READY instance in a slot; digest 0 means any.
+func (c *Cell) isReady(keyHash uint64, cell wire.CellID, slot uint16, digest uint64) bool {
+	endpoint := c.endpointOf(keyHash, cell)
+	if endpoint == nil {
+		return false
+	}
+	for i := range endpoint.Instances {
+		instance := &endpoint.Instances[i]
+		if instance.State == state.EndpointReady && instance.Slot == slot &&
+			(digest == 0 || instance.Digest == digest) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Cell) endpointOf(keyHash uint64, cell wire.CellID) *state.CellEndpoint {
+	view := c.views.byHash[keyHash]
+	if view == nil {
+		return nil
+	}
+	endpoint := c.views.endpoints[endpointID{cell, state.WorkloadName(view.key)}]
+	if endpoint == nil || endpoint.KeyHash != keyHash {
+		return nil
+	}
+	return endpoint
+}
+
+// isOccupied reports whether a live cell other than this one still has an instance in a slot (SAFE-5).
+func (c *Cell) isOccupied(keyHash uint64, slot uint16) bool {
+	for id, view := range c.views.cells {
+		if id == c.config.Self || c.healthOf(view) == healthOut {
+			continue
+		}
+		endpoint := c.endpointOf(keyHash, id)
+		if endpoint == nil {
+			continue
+		}
+		for i := range endpoint.Instances {
+			if endpoint.Instances[i].Slot == slot {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// computePlan hands the replicated facts, and nothing else, to placement (F72, F73).
+func (c *Cell) computePlan() {
+	var cells []placement.Cell
+	for _, id := range c.cellIDs() {
+		view := c.views.cells[id]
+		h := c.healthOf(view)
+		if h == healthOut || id != c.config.Self && !view.hasContact {
+			continue
+		}
+		cells = append(cells, placement.Cell{
+			ID: id, Flags: view.contact.Flags, Arch: view.contact.Arch, Labels: view.contact.Labels,
+			Capacity: view.capacity, NoNew: h == healthKeep,
+		})
+	}
+	c.plan = c.planner.Compute(cells, c.placementWorkloads())
+}
+
+// placementWorkloads lists the workloads with a usable specification, by key hash.
+func (c *Cell) placementWorkloads() []placement.Workload {
+	list := make([]placement.Workload, 0, len(c.views.workloads))
+	for _, view := range c.views.workloads {
+		if view.spec == nil {
+			continue
+		}
+		w := placement.Workload{
+			Key: view.key, KeyHash: view.hash, Spec: view.spec, Encoded: view.raw, Digest: view.digest,
+			Keepers: c.keepersOf(view), Incumbent: c.isolation.alone && c.runsHere(view.hash),
+		}
+		w.Denied, w.DenialReasons = c.deniedBy(view)
+		list = append(list, w)
+	}
+	slices.SortFunc(list, func(a, b placement.Workload) int {
+		switch {
+		case a.KeyHash < b.KeyHash:
+			return -1
+		case a.KeyHash > b.KeyHash:
+			return 1
+		}
+		return 0
+	})
+	return list
+}
+
+// deniedBy lists the cells whose host refuses what the workload now is, with their reasons (D2).
+func (c *Cell) deniedBy(view *workloadView) (denied []wire.CellID, reasons []string) {
+	if len(c.views.denials) == 0 {
+		return nil, nil
+	}
+	name := state.WorkloadName(view.key)
+	for id, denial := range c.views.denials {
+		if id.workload == name && denial.KeyHash == view.hash && denial.Digest == view.digest {
+			denied = append(denied, id.cell)
+		}
+	}
+	slices.Sort(denied)
+	for _, cell := range denied {
+		reasons = append(reasons, c.views.denials[endpointID{cell, name}].Reason)
+	}
+	return denied, reasons
+}
+
+// keepersOf lists the cordoned cells that run the workload already.
+func (c *Cell) keepersOf(view *workloadView) []wire.CellID {
+	var keepers []wire.CellID
+	for id, other := range c.views.cells {
+		if other.hasCapacity && other.capacity.Cordoned && c.endpointOf(view.hash, id) != nil {
+			keepers = append(keepers, id)
+		}
+	}
+	slices.Sort(keepers)
+	return keepers
+}
+
+func (c *Cell) runsHere(keyHash uint64) bool {
+	for id := range c.runner.actual {
+		if id.KeyHash == keyHash {
+			return true
+		}
+	}
+	return false
+}
+
+func sortedEndpointIDs[V any](m map[endpointID]V) []endpointID {
+	ids := make([]endpointID, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b endpointID) int {
+		if a.cell != b.cell {
+			if a.cell < b.cell {
+				return -1
+			}
+			return 1
+		}
+		if a.workload < b.workload {
+			return -1
+		} else if a.workload > b.workload {
+			return 1
+		}
+		return 0
+	})
+	return ids
+}

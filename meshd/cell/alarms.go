@@ -1,0 +1,74 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/overlay"
+)
+
+type (
+	overlayMember = overlay.Member
+	crdtRegister  = crdt.Register
+)
+
+var noAddress netip.AddrPort
+
+// Names of alarms. One name is raised once, whatever happens how often.
+const (
+	alarmDuplicateDot = "duplicate-dot"
+	alarmIdentity     = "identity"
+	alarmOwnDot       = "own-dot"
+	alarmSnapshot     = "snapshot"
+	alarmStorage      = "storage"
+	alarmIsolated     = "isolated"
+)
+
+// alarmBook holds what an operator should know. Its size is bounded by the number of names above.
+type alarmBook struct{ raised map[string]uds.Alarm }
+
+func (b *alarmBook) raise(name, severity, text, hint string) {
+	if b.raised == nil {
+		b.raised = make(map[string]uds.Alarm)
+	}
+	b.raised[name] = uds.Alarm{Severity: severity, Text: text, Hint: hint}
+}
+
+func (b *alarmBook) clear(name string) { delete(b.raised, name) }
+
+func (b *alarmBook) list() []uds.Alarm {
+	alarms := make([]uds.Alarm, 0, len(b.raised))
+	for _, alarm := range b.raised {
+		alarms = append(alarms, alarm)
+	}
+	slices.SortFunc(alarms, func(x, y uds.Alarm) int { return strings.Compare(x.Text, y.Text) })
+	return alarms
+}
+
+// counters are shown by `colloid status --metrics`.
+type counters struct {
+	received, sent, sentBytes      uint64
+	malformed, unsealed, rejected  uint64
+	unhandled, unroutable, guarded uint64
+	joinsDropped, sessions         uint64
+	actions, actionsDelayed        uint64
+}
+
+func (c *Cell) log(level Level, text string) {
+	if c.config.Logger != nil {
+		c.config.Logger.Log(level, text)
+	}
+}
+
+// hex64 is how 64-bit digests and ids look everywhere (F61).
+func hex64(v uint64) string { return fmt.Sprintf("%016x", v) }
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}

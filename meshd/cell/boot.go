@@ -1,0 +1,261 @@
+package cell
+
+import (
+	"runtime"
+	"slices"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Boot: from a process with some files to a member others can rely on (F4, F5, F53, F69).
+//
+//	genesis ───────────────────────────────────────────► authoritative
+//	snapshot or join ──► sessions with peers ──(one done)──► authoritative
+//	snapshot, nobody answers for 5 min ────────────────► authoritative
+//
+// While booting the cell keeps what runs, starts only what its snapshot lists, and refuses operators'
+// writes (F56).
+const (
+	// bootAloneAfter is how long a cell with a snapshot waits for anybody before it acts alone (F5).
+	bootAloneAfter = 5 * time.Minute
+	// bootRetryMin and bootRetryMax bound the pause between attempts to reach a peer (F4: 1..60 s).
+	// The first rounds over all peers are faster, because a restart under load is the common case.
+	bootRetryMin = 250 * time.Millisecond
+	bootRetryMax = 60 * time.Second
+	// bootAgainSoon and bootAgainLater are when a new cell compares its state once more.
+	bootAgainSoon  = 300 * time.Millisecond
+	bootAgainLater = 2 * time.Second
+)
+
+type bootState struct {
+	authoritative bool
+	hadSnapshot   bool
+	joined        bool // this boot follows a join: there is nothing of an earlier life to protect
+	since         clock.Instant
+	attempt       clock.Instant // next attempt to open a session
+	tries         int
+	settled       clock.Instant // starts are held until then (F69)
+	holding       bool          // the hold has not ended yet
+	answered      map[wire.CellID]struct{}
+	peers         []wire.Contact
+	peer          wire.CellID      // that gave this cell its state
+	again         [2]clock.Instant // further sessions with it, 0 = none
+}
+
+// load brings back what the directory held. A snapshot that does not load is reported, not trusted.
+func (c *Cell) load() {
+	if len(c.config.Snapshot) > 0 {
+		if err := c.store.LoadSnapshot(c.config.Snapshot); err != nil {
+			c.alarms.raise(alarmSnapshot, "warning", "the state snapshot is unusable: "+err.Error(),
+				"state comes from the other cells; nothing is stopped before it is complete")
+		} else {
+			c.boot.hadSnapshot = true
+		}
+	}
+	for _, raw := range c.config.Writes {
+		for len(raw) > 0 {
+			rest, err := wire.NextStateRecord(raw, &c.record)
+			if err != nil {
+				c.log(LevelWarning, "own-write log: a record does not parse and is left out")
+				break
+			}
+			c.store.Merge(&c.record)
+			raw = rest
+			c.boot.hadSnapshot = true
+		}
+	}
+	c.config.Snapshot, c.config.Writes = nil, nil
+	c.viewAll()
+}
+
+// startBoot decides how much has to happen before the state is authoritative.
+func (c *Cell) startBoot() {
+	c.boot.since, c.boot.attempt, c.boot.tries = c.now, c.now, 0
+	c.boot.answered = make(map[wire.CellID]struct{})
+	c.boot.peers = slices.Clone(c.config.Peers)
+	c.boot.settled = c.now
+	for _, contact := range c.config.Peers {
+		if contact.ID != c.config.Self && c.members.Get(contact.ID) == nil {
+			c.guests.put(c.now, contact.ID, contact.Address, true)
+		}
+	}
+	if !c.cluster.Joined && c.members.Len() == 0 {
+		c.becomeAuthoritative("this cell is the whole cluster")
+		return
+	}
+	c.boot.settled, c.boot.holding = c.now.Add(c.timing.BootSettle), true
+	c.config.Random.Shuffle(len(c.boot.peers), func(i, j int) {
+		c.boot.peers[i], c.boot.peers[j] = c.boot.peers[j], c.boot.peers[i]
+	})
+}
+
+func (c *Cell) tickBoot() {
+	if c.boot.holding && c.boot.settled.Reached(c.now) {
+		c.boot.holding = false
+		c.views.runDirty = true
+	}
+	if c.boot.authoritative {
+		c.tickAgain()
+		return
+	}
+	if c.boot.hadSnapshot && !c.boot.joined && c.now.Sub(c.boot.since) >= bootAloneAfter {
+		c.becomeAuthoritative("nobody answered for 5 minutes; acting on the snapshot")
+		return
+	}
+	if !c.boot.attempt.Reached(c.now) {
+		return
+	}
+	c.contactPeer()
+}
+
+func (c *Cell) bootDeadline() clock.Instant {
+	next := c.againDeadline()
+	if c.boot.holding {
+		next = clock.Earliest(next, c.boot.settled)
+	}
+	if c.boot.authoritative {
+		return next
+	}
+	next = clock.Earliest(next, c.boot.attempt)
+	if c.boot.hadSnapshot && !c.boot.joined {
+		next = clock.Earliest(next, c.boot.since.Add(bootAloneAfter))
+	}
+	return next
+}
+
+// contactPeer opens a bootstrap session with the next known cell.
+func (c *Cell) contactPeer() {
+	candidates := c.bootCandidates()
+	pause := bootRetryMin
+	if round := c.boot.tries / max(1, len(candidates)); round > 2 {
+		pause = min(bootRetryMax, time.Second<<min(round-3, 6))
+	}
+	pause += time.Duration(c.config.Random.Int64N(int64(pause)/4 + 1))
+	c.boot.attempt = c.now.Add(pause)
+	if len(candidates) == 0 {
+		return
+	}
+	peer := candidates[c.boot.tries%len(candidates)]
+	c.boot.tries++
+	c.sessions.Start(c.now, peer, true)
+}
+
+func (c *Cell) bootCandidates() []wire.CellID {
+	ids := make([]wire.CellID, 0, len(c.boot.peers))
+	for _, contact := range c.boot.peers {
+		if contact.ID != c.config.Self {
+			ids = append(ids, contact.ID)
+		}
+	}
+	c.members.Each(func(m *member) bool {
+		if !slices.Contains(ids, m.ID) {
+			ids = append(ids, m.ID)
+		}
+		return len(ids) < guestsMax
+	})
+	return ids
+}
+
+// sessionCompleted is told by anti-entropy that all differences with a peer were exchanged.
+func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
+	c.counters.sessions++
+	c.startWanted()
+	if c.boot.answered != nil && len(c.boot.answered) < guestsMax {
+		c.boot.answered[peer] = struct{}{}
+	}
+	c.bootSettled()
+	if c.boot.authoritative {
+		return
+	}
+	if !c.boot.hadSnapshot && !c.boot.joined && !c.knowsAlive(peer) {
+		return // two cells without memory cannot vouch for each other (F5)
+	}
+	c.becomeAuthoritative("state is in step with cell " + peer.String())
+	c.boot.again[0], c.boot.again[1] = c.now.Add(bootAgainSoon), c.now.Add(bootAgainLater)
+	c.boot.peer = peer
+}
+
+// tickAgain repeats the session with the peer that gave this cell its state. Until the whole cluster
+// lists a new cell, news may pass it by.
+func (c *Cell) tickAgain() {
+	for i, at := range c.boot.again {
+		if at != 0 && at.Reached(c.now) {
+			c.boot.again[i] = 0
+			c.wantSession(c.boot.peer)
+		}
+	}
+}
+
+func (c *Cell) againDeadline() clock.Instant {
+	next := clock.Never
+	for _, at := range c.boot.again {
+		if at != 0 {
+			next = clock.Earliest(next, at)
+		}
+	}
+	return next
+}
+
+func (c *Cell) knowsAlive(peer wire.CellID) bool {
+	view := c.views.cells[peer]
+	return view != nil && view.hasStatus && view.status.Life == state.Alive
+}
+
+// bootSettled ends the hold on starts once every persisted peer has answered (F69).
+func (c *Cell) bootSettled() {
+	for _, contact := range c.boot.peers {
+		if _, ok := c.boot.answered[contact.ID]; !ok && contact.ID != c.config.Self {
+			return
+		}
+	}
+	c.boot.settled = min(c.boot.settled, c.now)
+}
+
+func (c *Cell) becomeAuthoritative(why string) {
+	c.boot.authoritative = true
+	c.phase = Active
+	c.log(LevelInfo, "active: "+why)
+	c.restate()
+	c.planChanged()
+	if c.joining != nil {
+		c.joinCompleted()
+	}
+}
+
+// restate publishes everything this cell alone is responsible for: contact, capacity, endpoints, its
+// refusals, its life. Called when the state becomes authoritative and after a new incarnation.
+func (c *Cell) restate() {
+	if c.writes.raising != 0 {
+		c.schedule.restate = true
+		return
+	}
+	c.schedule.restate = false
+	self := c.config.Self
+	c.publish(state.ContactKey(self), state.AppendCellContact(nil, c.ownContact()))
+	c.publish(state.CapacityKey(self), state.AppendCellCapacity(nil, c.runner.capacity()))
+	c.publishEndpoints()
+	c.announceSelf()
+}
+
+func (c *Cell) ownContact() state.CellContact {
+	arch := c.config.Arch
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	return state.CellContact{
+		SecretHash: c.config.SecretHash,
+		ClusterID:  c.clusterID,
+		Flags:      c.runner.flags(c.store.Degraded()),
+		VersionMin: wire.Version,
+		VersionMax: wire.Version,
+		KeysMax:    c.config.KeysMax,
+		Arch:       arch,
+		Hostname:   c.config.Hostname,
+		Software:   c.config.Software,
+		Candidates: c.config.Addresses,
+		Labels:     c.config.Labels,
+	}
+}

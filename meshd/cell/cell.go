@@ -1,0 +1,307 @@
+package cell
+
+import (
+	"net/netip"
+
+	"colloid.net/meshd/antientropy"
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/gossip"
+	"colloid.net/meshd/join"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/placement"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/seal"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/swim"
+	"colloid.net/meshd/wire"
+)
+
+// Phase is where a cell stands in its own life (specification 2.2, F5).
+type Phase uint8
+
+// Phases. A cell is Booting until its state is authoritative; only then does it call itself alive.
+const (
+	Booting Phase = iota
+	Active
+	Leaving
+)
+
+var phaseNames = [...]string{"booting", "active", "leaving"}
+
+// String returns the name used in status output.
+func (p Phase) String() string { return phaseNames[p] }
+
+// sendersMax bounds the replay windows kept (F13): one per member that ever spoke to us.
+const sendersMax = 8192
+
+// Cell is one member of a cluster. All methods must be called from one goroutine.
+type Cell struct {
+	config Config
+	timing Timing
+
+	// What the cell is, whatever cluster it is in.
+	incarnation       uint32 // of the dots it issues; durable before use (F1)
+	counter           uint64 // of the last dot issued under incarnation
+	statusIncarnation uint32 // of its own status (F47)
+	started           clock.Instant
+	now               clock.Instant // of the input being handled
+	phase             Phase
+
+	// The cluster and the protocol parts; replaced as a whole by enter.
+	cluster   Cluster
+	clusterID uint64
+	sealer    *seal.Sealer
+	opener    *seal.Opener
+	store     *crdt.Store
+	members   *overlay.Members
+	guard     *overlay.Guard
+	detector  *swim.Detector
+	gossip    *gossip.Gossip
+	sessions  *antientropy.Sessions
+	planner   *placement.Planner
+	plan      *placement.Plan
+	seed      *join.Seed
+
+	reconciler *reconcile.Reconciler
+	views      views
+	changes    changes
+	boot       bootState
+	isolation  isolationState
+	runner     runnerState
+	writes     writeState
+	joining    *joinAttempt
+	leaving    *leaveAttempt
+	guests     guestTable
+	checks     addressChecks
+	schedule   schedule
+	// Cells that deserve a session before their turn.
+	sessionsWanted []wire.CellID
+	returns        map[wire.CellID]clock.Instant // last session because a cell came back
+	persist        persistState
+	counters       counters
+	alarms         alarmBook
+
+	// The sender of the datagram being handled: messages to it are answers and go where it came from.
+	replyTo      wire.CellID
+	replyAddress netip.AddrPort
+
+	scratch  []byte // one outgoing datagram
+	payload  []byte // one outgoing payload
+	record   wire.Record
+	valueBuf []byte
+}
+
+// New builds a cell from what its storage directory held. It sends nothing before Start.
+func New(config Config) *Cell {
+	if !config.Self.Valid() || config.Random == nil || config.Entropy == nil ||
+		config.Network == nil || config.Storage == nil {
+		panic("cell: incomplete configuration")
+	}
+	if config.KeysMax == 0 {
+		config.KeysMax = keysMaxDefault
+	}
+	c := &Cell{
+		config:      config,
+		timing:      config.Timing.withDefaults(),
+		incarnation: config.Incarnation,
+		seed:        join.NewSeed(entropyReader(config.Entropy), join.Limits{}),
+		scratch:     make([]byte, 0, wire.DatagramMax),
+		payload:     make([]byte, 0, wire.PayloadMax),
+		valueBuf:    make([]byte, 0, wire.ValueMax),
+	}
+	c.statusIncarnation = config.Incarnation << statusIncarnationShift
+	c.runner.init()
+	c.writes.init()
+	return c
+}
+
+// entropyReader gives libraries that want an io.Reader the cell's source of randomness.
+type entropyReader func([]byte)
+
+func (e entropyReader) Read(p []byte) (int, error) {
+	e(p)
+	return len(p), nil
+}
+
+// keysMaxDefault is MAX_KEYS of a full cell (SPEC-REVIEW Part 1 section 4.1).
+const keysMaxDefault = 65536
+
+// Start begins the life of the cell: genesis when it has no cluster, otherwise boot from the
+// snapshot, the own-write log and the saved peers (F4, F5).
+func (c *Cell) Start(now clock.Instant) {
+	c.now, c.started = now, now
+	cluster := c.config.Cluster
+	if cluster.Key == (seal.Key{}) {
+		c.config.Entropy(cluster.Key[:])
+		cluster.Joined = false
+		c.saveCluster(cluster, nil)
+		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
+	}
+	c.enter(cluster)
+	c.load()
+	c.startBoot()
+	c.drain()
+}
+
+// enter makes the cell part of a cluster with empty state and fresh protocol parts.
+func (c *Cell) enter(cluster Cluster) {
+	k0, k1 := seal.HashKey(cluster.Key)
+	self := c.config.Self
+	c.cluster, c.clusterID = cluster, seal.ClusterID(cluster.Key)
+	c.sealer = seal.NewSealer(cluster.Key, self, c.incarnation)
+	c.opener = seal.NewOpener(cluster.Key, sendersMax)
+	c.store = crdt.New(crdt.Options{
+		Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax,
+		OwnSequence: uint64(c.incarnation) << wire.CounterBits,
+	})
+	c.members = overlay.NewMembers(self)
+	c.guard = overlay.NewGuard(c.config.Random)
+	c.detector = swim.New(swim.Options{
+		Self: self, Random: c.config.Random, Members: c.members,
+		Loopback: c.config.Loopback,
+		Send:     c.send, Claim: c.claim, TellStatus: c.tellStatus,
+		Validated: func(now clock.Instant, m *member) { c.guard.Validate(now, m.Address) },
+	})
+	c.gossip = gossip.New(gossip.Options{
+		Self: self, Random: c.config.Random, Members: c.members, Store: c.store,
+		Send: c.send, Suspected: c.detector.Suspected,
+	})
+	c.sessions = antientropy.New(antientropy.Options{
+		Self: self, Random: c.config.Random, Store: c.store,
+		Send: c.send, Merge: c.mergeSession, Completed: c.sessionCompleted,
+	})
+	c.planner = placement.NewPlanner(k0, k1)
+	c.plan = c.planner.Compute(nil, nil)
+	c.reconciler = reconcile.New(self)
+	c.views.init()
+	c.changes = changes{}
+	c.guests.init()
+	c.checks.init()
+	c.phase = Booting
+	c.schedule = schedule{}
+	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
+	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
+}
+
+// Receive handles one datagram. It may decrypt in place; the slice is not kept.
+func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) {
+	c.now = now
+	c.counters.received++
+	header, payload, _, err := wire.ParseHeader(datagram)
+	if err != nil {
+		c.counters.malformed++
+		return
+	}
+	if header.Type == wire.TypeJoin || header.Type == wire.TypeJoinReply {
+		c.receiveJoin(from, header, payload)
+		return
+	}
+	header, payload, err = c.opener.Open(datagram)
+	if err != nil {
+		c.counters.unsealed++
+		return
+	}
+	if header.Sender == c.config.Self {
+		c.sawOwnIdentity()
+		return
+	}
+	if !c.admissible(from) {
+		c.counters.malformed++
+		return
+	}
+	c.guard.Received(now, from, len(datagram))
+	c.heard(header.Sender, from, header.Type)
+	c.replyTo, c.replyAddress = header.Sender, from
+	c.dispatch(from, header, payload)
+	c.replyTo = 0
+	c.drain()
+}
+
+func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte) {
+	sender := header.Sender
+	switch header.Type {
+	case wire.TypePong:
+		if c.addressConfirmed(sender, from, header.Nonce) {
+			return
+		}
+		c.detector.Receive(c.now, sender, from, header, payload)
+	case wire.TypePing, wire.TypePingReq, wire.TypePingReqAck:
+		c.detector.Receive(c.now, sender, from, header, payload)
+	case wire.TypeDelta:
+		c.receiveDelta(sender, header, payload)
+	case wire.TypeDeltaAck:
+		if !c.gossip.Ack(c.now, sender, header.Nonce) {
+			c.sessions.Receive(c.now, sender, header, payload)
+		}
+	case wire.TypeAEState, wire.TypeAEBegin, wire.TypeAEEnd, wire.TypeAEMerkleReq, wire.TypeAEMerkleResp, wire.TypeAEVector:
+		c.sessions.Receive(c.now, sender, header, payload)
+	case wire.TypeFindNode:
+		c.answerFindNode(sender, header, payload)
+	case wire.TypeLeave:
+		c.detector.ProbeNow(c.now, sender) // a hint only (F8)
+	default:
+		c.counters.unhandled++
+	}
+}
+
+// Tick does what is due. Calling it early is harmless.
+func (c *Cell) Tick(now clock.Instant) {
+	c.now = now
+	c.detector.Tick(now)
+	c.gossip.Tick(now)
+	c.sessions.Tick(now)
+	c.drain()
+	c.tickIsolation()
+	c.tickBoot()
+	c.tickJoin()
+	c.tickSchedule()
+	c.drain()
+	c.actuate()
+	c.tickLeave()
+	c.drain()
+}
+
+// Deadline returns when Tick wants to be called next.
+func (c *Cell) Deadline() clock.Instant {
+	next := clock.Earliest(c.detector.Deadline(), c.gossip.Deadline())
+	next = clock.Earliest(next, c.sessions.Deadline())
+	if c.runner.listed { // without a helper there is nobody to do anything
+		next = clock.Earliest(next, c.reconciler.Deadline())
+	}
+	if c.views.planDirty || c.views.runDirty && c.runner.listed {
+		return c.now
+	}
+	next = clock.Earliest(next, c.runner.holds)
+	next = clock.Earliest(next, c.bootDeadline())
+	next = clock.Earliest(next, c.joinDeadline())
+	next = clock.Earliest(next, c.leaveDeadline())
+	next = clock.Earliest(next, c.isolation.deadline())
+	return clock.Earliest(next, c.scheduleDeadline())
+}
+
+// Self returns the id of the cell.
+func (c *Cell) Self() wire.CellID { return c.config.Self }
+
+// Phase returns where the cell stands in its life.
+func (c *Cell) Phase() Phase { return c.phase }
+
+// Store gives tests and checkers a look at the replicated state. Nobody else may change it.
+func (c *Cell) Store() *crdt.Store { return c.store }
+
+// AliveCount returns how many cells, this one included, the store calls alive.
+func (c *Cell) AliveCount() int {
+	alive := 0
+	for _, view := range c.views.cells {
+		if view.hasContact && view.hasStatus && view.status.Life == state.Alive {
+			alive++
+		}
+	}
+	return alive
+}
+
+// Joined reports whether the cell is in a cluster that it will not leave by itself.
+func (c *Cell) Joined() bool { return c.cluster.Joined }
+
+// ClusterID returns the identity of the cluster the cell is in (F7).
+func (c *Cell) ClusterID() uint64 { return c.clusterID }

@@ -1,0 +1,181 @@
+package cell
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+)
+
+// isolationState follows how much of the cluster this cell can reach. A cell that lost more than half of
+// it is probably the one that is cut off: it accuses nobody and starts nothing for ISOLATION_HOLD, then
+// acts on what it sees, still without accusing (F64, F66, AVAIL-1).
+type isolationState struct {
+	since   clock.Instant // 0 = most members are reachable
+	until   clock.Instant // end of the hold
+	alone   bool          // the hold is over: unreachable cells are out of the local H
+	checked clock.Instant
+}
+
+// isolationCheck is how often the question is asked while nothing points at it.
+const isolationCheck = 500 * time.Millisecond
+
+func (s *isolationState) deadline() clock.Instant {
+	if s.since == 0 || s.alone {
+		return clock.Never
+	}
+	return s.until
+}
+
+// minority reports whether more than half of the members, this cell included, do not answer. The long
+// dead do not count as lost now.
+func (c *Cell) minority() bool {
+	members, lost := 1, 0
+	for i := range c.members.Len() {
+		m := c.members.At(i)
+		switch {
+		case c.detector.Suspected(m.ID):
+			lost++
+			members++
+		case m.InService():
+			members++
+		}
+	}
+	return lost*2 > members || c.detector.Isolated(c.now)
+}
+
+// mute reports whether an accusation must be kept private because this cell is the isolated one.
+func (s *isolationState) mute(c *Cell, status state.CellStatus) bool {
+	if status.Life != state.Suspect && status.Life != state.Dead {
+		return false
+	}
+	if s.since == 0 && c.minority() {
+		s.begin(c)
+	}
+	return s.since != 0
+}
+
+func (s *isolationState) begin(c *Cell) {
+	s.since, s.alone = c.now, false
+	s.until = c.now.Add(c.timing.IsolationHold)
+	c.alarms.raise(alarmIsolated, "warning", "more than half of the cells do not answer: this cell is cut off",
+		"check its network; it keeps what it runs and starts nothing for a while")
+	c.log(LevelWarning, "isolated: more than half of the cells do not answer")
+	c.planChanged()
+}
+
+func (c *Cell) tickIsolation() {
+	s := &c.isolation
+	if c.phase == Booting || c.now.Sub(s.checked) < isolationCheck && !s.deadline().Reached(c.now) {
+		return
+	}
+	s.checked = c.now
+	lost := c.minority()
+	switch {
+	case lost && s.since == 0:
+		s.begin(c)
+	case !lost && s.since != 0:
+		*s = isolationState{checked: c.now}
+		c.alarms.clear(alarmIsolated)
+		c.log(LevelInfo, "no longer isolated")
+		c.planChanged()
+	case lost && !s.alone && s.until.Reached(c.now):
+		s.alone = true
+		c.log(LevelWarning, "still isolated: acting on the cells that answer")
+		c.planChanged()
+	}
+}
+
+// health is what H says of one cell (F68).
+type health uint8
+
+const (
+	healthOut  health = iota
+	healthKeep        // keeps what it runs, gets nothing new
+	healthFull
+)
+
+// healthOf computes membership in H, with the local hold of re-admitted cells (F64).
+func (c *Cell) healthOf(view *cellView) health {
+	if view.id == c.config.Self {
+		return c.healthOfSelf(view)
+	}
+	if !view.hasContact || !view.hasStatus || view.contact.Flags&(state.FlagDegraded|state.FlagEphemeral) != 0 {
+		return healthOut
+	}
+	switch view.status.Life {
+	case state.Alive, state.Suspect:
+	case state.Leaving:
+		return healthKeep
+	default:
+		return healthOut
+	}
+	if view.heldUntil > c.now {
+		return healthOut
+	}
+	if c.isolation.alone && c.detector.Suspected(view.id) {
+		return healthOut
+	}
+	if view.hasCapacity && view.capacity.Cordoned {
+		return healthKeep
+	}
+	return healthFull
+}
+
+// healthOfSelf: a cell always counts on itself, whatever others wrote; what they wrote is being refuted.
+func (c *Cell) healthOfSelf(view *cellView) health {
+	switch {
+	case c.store.Degraded():
+		return healthOut
+	case c.phase == Leaving, view.hasCapacity && view.capacity.Cordoned:
+		return healthKeep
+	}
+	return healthFull
+}
+
+// flapMemory is how long a cell's earlier absences count against it when it returns.
+const flapMemory = 10 * time.Minute
+
+// brieflyOut is how short an absence must be to be forgiven at once: a refuted accusation, not a death.
+const brieflyOut = 2 * time.Second
+
+// trackHolds starts and ends the re-admission holds. It returns the earliest end of a hold.
+func (c *Cell) trackHolds() clock.Instant {
+	next := clock.Never
+	for _, id := range c.cellIDs() {
+		view := c.views.cells[id]
+		if id == c.config.Self || !view.hasStatus {
+			continue
+		}
+		out := view.status.Life == state.Dead || view.status.Life == state.Gone
+		switch {
+		case out && view.outSince == 0:
+			view.outSince, view.heldUntil = c.now, 0
+		case !out && view.outSince != 0:
+			c.readmit(view)
+		}
+		if view.heldUntil > c.now {
+			next = clock.Earliest(next, view.heldUntil)
+		} else if view.heldUntil != 0 {
+			view.heldUntil = 0
+			c.planChanged()
+		}
+	}
+	return next
+}
+
+func (c *Cell) readmit(view *cellView) {
+	absent := c.now.Sub(view.outSince)
+	view.outSince = 0
+	if absent < brieflyOut {
+		return
+	}
+	if view.lastOut == 0 || c.now.Sub(view.lastOut) > flapMemory {
+		view.holdTimes = 0
+	}
+	hold := min(c.timing.ReadmissionHold<<min(view.holdTimes, 5), max(readmissionHoldMax, c.timing.ReadmissionHold))
+	view.holdTimes++
+	view.lastOut = c.now
+	view.heldUntil = c.now.Add(hold)
+	c.log(LevelInfo, "cell "+view.id.String()+" is back; it counts again in "+hold.String())
+}

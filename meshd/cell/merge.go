@@ -1,0 +1,120 @@
+package cell
+
+import (
+	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// receiveDelta merges one fresh write, acknowledges it whatever became of it (F28), and passes it on
+// if and only if it changed something (F27).
+func (c *Cell) receiveDelta(from wire.CellID, header wire.Header, payload []byte) {
+	record := &c.record
+	if err := wire.ParseDelta(payload, record); err != nil {
+		c.counters.malformed++
+		return
+	}
+	outcome := c.merge(from, record)
+	if outcome.Rejected {
+		return
+	}
+	if outcome.Stale {
+		c.answerStale(from)
+	}
+	c.send(from, wire.TypeDeltaAck, header.Nonce, wire.AppendDeltaAck(c.payload[:0], record.KeyHash))
+}
+
+// mergeSession is the merge path of anti-entropy, which answers stale entries itself.
+func (c *Cell) mergeSession(_ clockInstant, from wire.CellID, record *wire.Record) crdt.Outcome {
+	return c.merge(from, record)
+}
+
+// merge is the only way foreign records enter the store. What changed something is news for others too,
+// however it came, except while this cell itself is catching up. What the change means for this cell is
+// looked at later, see drain: the caller may be in the middle of a session.
+func (c *Cell) merge(from wire.CellID, record *wire.Record) crdt.Outcome {
+	outcome := c.store.Merge(record)
+	if outcome.Rejected {
+		c.counters.rejected++
+		return outcome
+	}
+	if outcome.OwnDotAhead {
+		c.noteOwnDotAhead(record)
+	}
+	if outcome.DuplicateDot {
+		c.alarms.raise(alarmDuplicateDot, "critical", "two different values were written under one identity to "+
+			string(record.Name), "a cell's disk was cloned: stop the clone and remove its cell_id file")
+	}
+	if outcome.Changed {
+		c.changed(record.Name, change{from: from, spread: c.phase != Booting && c.mayForward(record)})
+	}
+	return outcome
+}
+
+// mayForward charges the forwarding of a record to its actor. What is above the allowance of one actor
+// reaches the others by anti-entropy (F18). A cell's status is never held back: it decides what runs.
+func (c *Cell) mayForward(record *wire.Record) bool {
+	if state.CategoryOf(record.Name) == state.Status {
+		return true
+	}
+	dot, _, _, ok := wire.NextEntry(record.Entries)
+	return !ok || c.gossip.Allow(c.now, dot.Actor)
+}
+
+// answerStale tells the sender of a superseded entry that it is superseded (F45 iii). It must follow the
+// merge directly.
+func (c *Cell) answerStale(to wire.CellID) {
+	var answer wire.Record
+	c.store.StaleAnswer(&answer)
+	if wire.RecordSize(&answer) > wire.SealedPayloadMax {
+		return // anti-entropy says it in parts
+	}
+	c.send(to, wire.TypeAEState, c.config.Random.Uint32(), wire.AppendStateRecord(c.payload[:0], &answer))
+}
+
+// change is a key whose register changed and whose meaning has not been looked at yet.
+type change struct {
+	end    int // of its name in changes.text
+	from   wire.CellID
+	spread bool // it is news for others; not for the cell it came from
+}
+
+// changes are emptied at the end of every input. Spreading waits until the meaning is known, so that a
+// member whose contact has just arrived counts among those to be told.
+type changes struct {
+	text     []byte // the names one after the other
+	list     []change
+	draining bool
+	ownAhead uint64 // greatest own sequence seen in somebody's state that this run has not used (F1)
+}
+
+// changed notes that a register differs from before.
+func (c *Cell) changed(name []byte, note change) {
+	c.persist.stateDirty = true
+	c.changes.text = append(c.changes.text, name...)
+	note.end = len(c.changes.text)
+	c.changes.list = append(c.changes.list, note)
+}
+
+// drain looks at what changed. Looking may write, which adds to the list.
+func (c *Cell) drain() {
+	if c.changes.draining {
+		return
+	}
+	c.changes.draining = true
+	begin := 0
+	for i := 0; i < len(c.changes.list); i++ {
+		note := c.changes.list[i]
+		name := c.changes.text[begin:note.end:note.end]
+		begin = note.end
+		c.view(name)
+		if note.spread {
+			c.gossip.Spread(c.now, name, note.from)
+		}
+	}
+	c.changes.text, c.changes.list = c.changes.text[:0], c.changes.list[:0]
+	c.changes.draining = false
+	if c.changes.ownAhead != 0 {
+		c.ownDotAhead()
+	}
+}

@@ -1,0 +1,201 @@
+package cell
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Periods of what the cell itself does (SPEC-REVIEW Part 1 section 5.4). Timing overrides some in tests.
+const (
+	antiEntropyInterval = 30 * time.Second
+	snapshotInterval    = 10 * time.Second
+	garbageInterval     = 60 * time.Second
+	isolationHold       = 30 * time.Second
+	readmissionHold     = 10 * time.Second
+	readmissionHoldMax  = 5 * time.Minute
+	bootSettle          = 10 * time.Second
+	// peersInterval is how long changes of the contact list may wait before they are saved (F4).
+	peersInterval = 2 * time.Second
+	// tombstoneGrace is how long a dead cell still counts in the garbage collection of tombstones (F46).
+	tombstoneGrace = 24 * time.Hour
+	// peersMax bounds the saved contacts (F4).
+	peersMax = 64
+)
+
+func (t Timing) withDefaults() Timing {
+	set := func(d *time.Duration, value time.Duration) {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	set(&t.AntiEntropyInterval, antiEntropyInterval)
+	set(&t.SnapshotInterval, snapshotInterval)
+	set(&t.GarbageInterval, garbageInterval)
+	set(&t.IsolationHold, isolationHold)
+	set(&t.ReadmissionHold, readmissionHold)
+	set(&t.BootSettle, bootSettle)
+	return t
+}
+
+type schedule struct {
+	antiEntropy clock.Instant
+	rounds      int
+	wanted      clock.Instant
+	snapshot    clock.Instant
+	garbage     clock.Instant
+	peers       clock.Instant
+	restate     bool
+}
+
+type persistState struct {
+	stateDirty     bool
+	peersDirty     bool
+	snapshotTicket uint64
+}
+
+// due reports whether a periodic deadline has come, and sets the next one.
+func (c *Cell) due(deadline *clock.Instant, period time.Duration) bool {
+	if *deadline == 0 {
+		*deadline = c.now.Add(period)
+		return false
+	}
+	if !deadline.Reached(c.now) {
+		return false
+	}
+	*deadline = c.now.Add(period)
+	return true
+}
+
+func (c *Cell) tickSchedule() {
+	s := &c.schedule
+	if s.restate && c.phase != Booting && c.writes.raising == 0 {
+		c.restate()
+	}
+	if c.phase != Booting && c.members.Len() > 0 {
+		if c.due(&s.wanted, time.Second) {
+			c.startWanted()
+		}
+		jitter := c.timing.AntiEntropyInterval / 5
+		period := c.timing.AntiEntropyInterval - jitter + time.Duration(c.config.Random.Int64N(int64(2*jitter)))
+		if c.due(&s.antiEntropy, period) {
+			c.antiEntropyRound()
+		}
+	}
+	if c.persist.stateDirty && c.due(&s.snapshot, c.timing.SnapshotInterval) {
+		c.saveSnapshot()
+	}
+	if c.due(&s.garbage, c.timing.GarbageInterval) {
+		c.collectGarbage()
+	}
+	if c.persist.peersDirty && c.due(&s.peers, peersInterval) {
+		c.savePeers()
+	}
+}
+
+func (c *Cell) scheduleDeadline() clock.Instant {
+	s := &c.schedule
+	next := clock.Never
+	consider := func(active bool, deadline clock.Instant) {
+		if active && deadline == 0 {
+			deadline = c.now // not armed yet: Tick arms it
+		}
+		if active {
+			next = clock.Earliest(next, deadline)
+		}
+	}
+	alone := c.members.Len() == 0 || c.phase == Booting
+	consider(!alone, s.antiEntropy)
+	consider(!alone && len(c.sessionsWanted) > 0, s.wanted)
+	consider(c.persist.stateDirty, s.snapshot)
+	consider(true, s.garbage)
+	consider(c.persist.peersDirty, s.peers)
+	consider(s.restate && c.phase != Booting && c.writes.raising == 0, c.now)
+	return next
+}
+
+// antiEntropyRound picks a partner uniformly among the living, every tenth time among the dead, which
+// heals silent partitions (F54).
+func (c *Cell) antiEntropyRound() {
+	c.schedule.rounds++
+	wantDead := c.schedule.rounds%10 == 0
+	pick := func(dead bool) bool {
+		var found [1]*member
+		n := c.members.Random(c.config.Random, 1, found[:0], func(m *member) bool {
+			return (m.Life == state.Dead) != dead
+		})
+		if len(n) == 0 {
+			return false
+		}
+		c.sessions.Start(c.now, n[0].ID, false)
+		return true
+	}
+	if !pick(wantDead) && wantDead {
+		pick(false)
+	}
+}
+
+// saveSnapshot hands a copy of the state to the storage. At most one is under way.
+func (c *Cell) saveSnapshot() {
+	if c.persist.snapshotTicket != 0 {
+		return
+	}
+	c.persist.stateDirty = false
+	c.persist.snapshotTicket = c.nextTicket()
+	c.config.Storage.SaveSnapshot(c.persist.snapshotTicket, c.store.AppendSnapshot(nil))
+}
+
+// savePeers remembers up to 64 contacts, those heard most recently first.
+func (c *Cell) savePeers() {
+	c.persist.peersDirty = false
+	contacts := make([]wire.Contact, 0, peersMax)
+	add := func(dead bool) {
+		c.members.Each(func(m *member) bool {
+			if m.Address.IsValid() && (m.Life == state.Dead) == dead {
+				contacts = append(contacts, wire.Contact{
+					ID: m.ID, Address: m.Address, Reach: wire.ReachUnknown, Flags: uint8(m.Flags),
+				})
+			}
+			return len(contacts) < peersMax
+		})
+	}
+	add(false)
+	if len(contacts) < peersMax {
+		add(true)
+	}
+	c.config.Storage.SavePeers(c.nextTicket(), contacts)
+	if len(contacts) > 0 && !c.cluster.Joined {
+		// The founder met another cell: from now on it never founds a cluster again (F4).
+		c.cluster.Joined = true
+		c.saveCluster(c.cluster, nil)
+	}
+}
+
+// saveCluster stores the membership; the ticket goes to t if given.
+func (c *Cell) saveCluster(cluster Cluster, t *uint64) {
+	ticket := c.nextTicket()
+	if t != nil {
+		*t = ticket
+	}
+	c.config.Storage.SaveCluster(ticket, cluster)
+}
+
+// collectGarbage frees tombstones that every counting member has stably seen (F45, F46).
+func (c *Cell) collectGarbage() {
+	ids := make([]wire.CellID, 0, c.members.Len())
+	for _, id := range c.cellIDs() {
+		view := c.views.cells[id]
+		if id == c.config.Self || !view.hasContact || view.hasStatus && view.status.Life == state.Gone {
+			continue
+		}
+		if view.hasStatus && view.status.Life == state.Dead && view.outSince != 0 &&
+			c.now.Sub(view.outSince) > tombstoneGrace {
+			continue
+		}
+		ids = append(ids, id)
+	}
+	c.sessions.SetMembers(ids)
+	c.sessions.Collect()
+}

@@ -1,0 +1,294 @@
+package cell
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// send is the way out of every protocol part: it finds the address of the addressee, adds the
+// header, seals, and hands the datagram to the network. A message to somebody unknown is dropped and
+// counted; every protocol above repeats what matters.
+func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
+	if member := c.members.Get(to); member != nil && member.Address.IsValid() {
+		address := member.Address
+		if to == c.replyTo {
+			address = c.replyAddress
+		}
+		c.sendAddress(address, kind, nonce, payload)
+		return
+	}
+	address, named, ok := c.guests.address(to)
+	if !ok {
+		c.counters.unroutable++
+		return
+	}
+	// Where nobody vouches for a guest's address but the guest, it gets little until it has echoed a
+	// nonce (F14).
+	if !named && !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
+		c.counters.guarded++
+		return
+	}
+	c.sendAddress(address, kind, nonce, payload)
+}
+
+func (c *Cell) sendAddress(address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+	if len(payload) > wire.SealedPayloadMax {
+		panic("cell: payload longer than a sealed datagram holds")
+	}
+	header := wire.Header{
+		Type: kind, PayloadLength: uint16(len(payload)), Sender: c.config.Self, Nonce: nonce,
+	}
+	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
+	datagram = c.sealer.Seal(datagram)
+	c.counters.sent++
+	c.counters.sentBytes += uint64(len(datagram))
+	c.config.Network.Send(address, datagram)
+}
+
+// admissible refuses source addresses that cannot be a cell's.
+func (c *Cell) admissible(from netip.AddrPort) bool {
+	address := from.Addr()
+	return from.Port() != 0 && !address.IsMulticast() && !address.IsUnspecified() &&
+		(c.config.Loopback || !address.IsLoopback())
+}
+
+// guestsMax bounds the cells that spoke to us before their contact reached the store. The guest that
+// was heard least recently is replaced.
+const guestsMax = 256
+
+type guest struct {
+	id      wire.CellID
+	address netip.AddrPort
+	named   bool // by an operator, a welcome or our own directory, not by the guest itself
+	greeted bool // was sent the cluster key at this address: what it seals proves that it arrived there
+	heard   clock.Instant
+}
+
+// guestTable holds addresses of cells that own the cluster key but are not members yet: joiners.
+type guestTable struct{ list []guest }
+
+func (t *guestTable) init() { t.list = t.list[:0] }
+
+func (t *guestTable) address(id wire.CellID) (address netip.AddrPort, named, ok bool) {
+	for i := range t.list {
+		if t.list[i].id == id {
+			return t.list[i].address, t.list[i].named, true
+		}
+	}
+	return netip.AddrPort{}, false, false
+}
+
+func (t *guestTable) put(now clock.Instant, id wire.CellID, address netip.AddrPort, named bool) {
+	oldest := -1
+	for i := range t.list {
+		if t.list[i].id == id {
+			named = named || t.list[i].named && t.list[i].address == address
+			greeted := t.list[i].greeted && t.list[i].address == address
+			t.list[i] = guest{id, address, named, greeted, now}
+			return
+		}
+		if oldest < 0 || t.list[i].heard < t.list[oldest].heard {
+			oldest = i
+		}
+	}
+	fresh := guest{id, address, named, false, now}
+	if len(t.list) < guestsMax {
+		t.list = append(t.list, fresh)
+	} else {
+		t.list[oldest] = fresh
+	}
+}
+
+// greet notes that the guest is being sent the cluster key.
+func (t *guestTable) greet(now clock.Instant, id wire.CellID, address netip.AddrPort) {
+	t.put(now, id, address, false)
+	for i := range t.list {
+		if t.list[i].id == id {
+			t.list[i].greeted = true
+		}
+	}
+}
+
+// greeted reports whether the guest was sent the cluster key at this address.
+func (t *guestTable) greeted(id wire.CellID, address netip.AddrPort) bool {
+	for i := range t.list {
+		if t.list[i].id == id {
+			return t.list[i].greeted && t.list[i].address == address
+		}
+	}
+	return false
+}
+
+func (t *guestTable) remove(id wire.CellID) {
+	for i := range t.list {
+		if t.list[i].id == id {
+			t.list[i] = t.list[len(t.list)-1]
+			t.list = t.list[:len(t.list)-1]
+			return
+		}
+	}
+}
+
+// returnInterval is the least time between two sessions because a cell came back: its first datagrams
+// arrive before the suspicion is cleared.
+const returnInterval = 5 * time.Second
+
+// returned reports whether a cell that was out of reach is heard again: it has missed gossip, which gives
+// up after 1.75 s, and so have we.
+func (c *Cell) returned(m *member) bool {
+	if c.phase == Booting || m.Life != state.Dead && !c.detector.Suspected(m.ID) {
+		return false
+	}
+	if last, ok := c.returns[m.ID]; ok && c.now.Sub(last) < returnInterval {
+		return false
+	}
+	if len(c.returns) >= sessionsWantedMax {
+		clear(c.returns)
+	}
+	c.returns[m.ID] = c.now
+	return true
+}
+
+// heard notes a verified datagram. Streams and volumes are relayed under their originator's id, so
+// they say nothing about where or whether the sender lives (F155).
+func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
+	if kind >= wire.TypeStreamOpen && kind <= wire.TypeVolumeDone && kind != wire.TypeAEMerkleReq &&
+		kind != wire.TypeAEMerkleResp && kind != wire.TypeAEVector {
+		return
+	}
+	member := c.members.Get(sender)
+	if member == nil {
+		c.guests.put(c.now, sender, from, false)
+		switch {
+		case c.guard.Validated(c.now, from):
+		case c.guests.greeted(sender, from):
+			c.guard.Validate(c.now, from)
+		default:
+			c.checkAddress(sender, from)
+		}
+		return
+	}
+	returned := c.returned(member)
+	c.detector.Heard(c.now, sender)
+	member.Heard = c.now
+	if !member.Address.IsValid() {
+		member.Address = from
+	}
+	if member.Address != from {
+		c.checkAddress(sender, from)
+	}
+	if returned {
+		c.wantSession(sender)
+	}
+}
+
+// sessionsWantedMax bounds the cells that wait for a session out of turn; the periodic rounds reach the
+// rest.
+const sessionsWantedMax = 64
+
+// wantSession asks for an anti-entropy session as soon as one can be started.
+func (c *Cell) wantSession(peer wire.CellID) {
+	if len(c.sessionsWanted) < sessionsWantedMax && !slices.Contains(c.sessionsWanted, peer) {
+		c.sessionsWanted = append(c.sessionsWanted, peer)
+	}
+	c.startWanted()
+}
+
+// startWanted starts the first session that is wanted, if none of ours is under way.
+func (c *Cell) startWanted() {
+	if len(c.sessionsWanted) == 0 || c.phase == Booting {
+		return
+	}
+	peer := c.sessionsWanted[0] // if a session with it runs already, that one knows only what was before
+	if c.sessions.Start(c.now, peer, false) {
+		c.sessionsWanted = slices.Delete(c.sessionsWanted, 0, 1)
+	}
+}
+
+// addressChecksMax bounds the address changes being verified; further ones wait for a later datagram.
+const addressChecksMax = 64
+
+type addressCheck struct {
+	id      wire.CellID
+	address netip.AddrPort
+	nonce   uint32
+	until   clock.Instant
+}
+
+// addressChecks are PINGs sent to the new address of a member; the address counts only once it has
+// echoed the nonce (F155).
+type addressChecks struct{ list []addressCheck }
+
+func (a *addressChecks) init() { a.list = a.list[:0] }
+
+func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
+	kept := c.checks.list[:0]
+	pending := false
+	for _, check := range c.checks.list {
+		if check.until.Reached(c.now) {
+			continue
+		}
+		pending = pending || check.id == id
+		kept = append(kept, check)
+	}
+	c.checks.list = kept
+	if pending || len(kept) >= addressChecksMax {
+		return
+	}
+	nonce := c.config.Random.Uint32()
+	c.checks.list = append(c.checks.list, addressCheck{id, address, nonce, c.now.Add(2 * time.Second)})
+	c.sendAddress(address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], netip.AddrPort{}))
+}
+
+// addressConfirmed consumes the PONG of an address check.
+func (c *Cell) addressConfirmed(sender wire.CellID, from netip.AddrPort, nonce uint32) bool {
+	for i, check := range c.checks.list {
+		if check.nonce != nonce || check.id != sender {
+			continue
+		}
+		c.checks.list = append(c.checks.list[:i], c.checks.list[i+1:]...)
+		if check.address != from {
+			return true
+		}
+		c.guard.Validate(c.now, from)
+		if member := c.members.Get(sender); member != nil {
+			member.Address = from
+			c.persist.peersDirty = true
+		}
+		return true
+	}
+	return false
+}
+
+// answerFindNode returns the members closest to the target (specification 4.5).
+func (c *Cell) answerFindNode(sender wire.CellID, header wire.Header, payload []byte) {
+	target, err := wire.ParseFindNode(payload)
+	if err != nil {
+		c.counters.malformed++
+		return
+	}
+	contacts := c.closest(target)
+	c.send(sender, wire.TypeNodes, header.Nonce, wire.AppendNodes(c.payload[:0], contacts))
+}
+
+// closest returns the members nearest to an id by XOR, as many as one NODES message holds.
+func (c *Cell) closest(target wire.CellID) []wire.Contact {
+	contacts := make([]wire.Contact, 0, c.members.Len())
+	c.members.Each(func(m *member) bool {
+		if m.Address.IsValid() {
+			contacts = append(contacts, wire.Contact{ID: m.ID, Address: m.Address, Flags: uint8(m.Flags)})
+		}
+		return true
+	})
+	slices.SortFunc(contacts, func(a, b wire.Contact) int { return cmp.Compare(a.ID^target, b.ID^target) })
+	return contacts[:min(len(contacts), wire.NodesMax, nodesMax)]
+}
+
+// nodesMax is k, the number of contacts that answer one question (specification 4.5).
+const nodesMax = 20

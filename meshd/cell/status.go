@@ -1,0 +1,327 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+	"colloid.net/workload"
+)
+
+// statusFlagMetrics asks for the counters as well (SPEC-REVIEW Part 1 section 5.2).
+const statusFlagMetrics = 1
+
+func (c *Cell) statusReply(payload []byte) Response {
+	status := uds.Status{
+		Cell:      c.selfStatus(),
+		Cells:     c.cellInfos(),
+		Workloads: c.workloadStatuses(),
+		Conflicts: c.conflictInfos(),
+		Alarms:    c.alarms.list(),
+	}
+	status.Alarms = append(status.Alarms, c.derivedAlarms(status.Workloads)...)
+	status.NeedsHuman = len(status.Conflicts) > 0
+	for _, alarm := range status.Alarms {
+		status.NeedsHuman = status.NeedsHuman || alarm.Severity == "critical"
+	}
+	if len(payload) == 1 && payload[0]&statusFlagMetrics != 0 {
+		status.Metrics = c.metrics()
+	}
+	return document(status)
+}
+
+func (c *Cell) selfStatus() uds.CellSelf {
+	door := "open"
+	if c.views.doorShut {
+		door = "locked"
+	}
+	address := ""
+	if len(c.config.Addresses) > 0 {
+		address = c.config.Addresses[0].Address.String()
+	}
+	return uds.CellSelf{
+		ID: c.config.Self.String(), State: c.phase.String(), Version: c.config.Software,
+		Cluster: hex64(c.clusterID), Door: door, Address: address, Driver: c.config.Driver,
+		Incarnation: c.incarnation, UptimeSeconds: int64(c.now.Sub(c.started) / time.Second),
+		Authoritative: c.boot.authoritative, Keys: c.store.Len(), StateDirectory: c.config.Directory,
+		Helpers: []uds.HelperInfo{{
+			Name: "runnerd", Connected: c.runner.connected, Version: c.runner.hello.Software,
+			Degradations: c.runner.hello.Degradations,
+		}},
+	}
+}
+
+func (c *Cell) cellInfos() []uds.CellInfo {
+	instances := make(map[wire.CellID]int)
+	for id, endpoint := range c.views.endpoints {
+		instances[id.cell] += len(endpoint.Instances)
+	}
+	infos := []uds.CellInfo{}
+	for _, id := range c.cellIDs() {
+		view := c.views.cells[id]
+		if !view.hasContact && !view.hasStatus {
+			continue
+		}
+		info := uds.CellInfo{
+			ID: id.String(), Hostname: view.contact.Hostname, State: "unknown", Self: id == c.config.Self,
+			InPlacement: c.healthOf(view) == healthFull, Reach: "unknown", HeardSeconds: -1,
+			Version: view.contact.Software, Arch: view.contact.Arch, Runtimes: runtimesOf(view.contact.Flags),
+			CPUMillicores: view.capacity.CPUMillicores, MemoryMiB: view.capacity.MemoryMiB,
+			LimitsEnforced: view.capacity.LimitsEnforced, Instances: instances[id],
+		}
+		if view.hasStatus {
+			info.State = view.status.Life.String()
+		}
+		c.describeContact(&info, view)
+		infos = append(infos, info)
+	}
+	return infos
+}
+
+func (c *Cell) describeContact(info *uds.CellInfo, view *cellView) {
+	if len(view.contact.Candidates) > 0 {
+		info.Address = view.contact.Candidates[0].Address.String()
+	}
+	if info.Self {
+		info.HeardSeconds = 0
+		return
+	}
+	m := c.members.Get(view.id)
+	if m == nil {
+		return
+	}
+	if m.Address.IsValid() {
+		info.Address = m.Address.String()
+	}
+	info.RTTMicrosecond = int64(m.RTT / time.Microsecond)
+	if m.Heard != 0 {
+		info.HeardSeconds = float64(c.now.Sub(m.Heard)/time.Millisecond) / 1000
+	}
+}
+
+func runtimesOf(flags uint32) []string {
+	names := []string{}
+	if flags&state.FlagOCI != 0 {
+		names = append(names, "oci")
+	}
+	if flags&state.FlagProcess != 0 {
+		names = append(names, "process")
+	}
+	if flags&state.FlagWasm != 0 {
+		names = append(names, "wasm")
+	}
+	return names
+}
+
+func (c *Cell) workloadStatuses() []uds.WorkloadStatus {
+	statuses := []uds.WorkloadStatus{}
+	for _, key := range c.workloadKeys() {
+		statuses = append(statuses, c.workloadStatus(c.views.workloads[key]))
+	}
+	return statuses
+}
+
+func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
+	status := uds.WorkloadStatus{Key: view.key, Digest: hex64(view.digest), Instances: c.instancesOf(view)}
+	if view.spec != nil {
+		status.Runtime = runtimeName(view.spec.Runtime)
+		status.Image = view.spec.Image
+		status.Replicas = int(view.spec.Replicas)
+	}
+	old := 0
+	for _, instance := range status.Instances {
+		if instance.State != state.EndpointReady.String() {
+			continue
+		}
+		if instance.Placed && instance.Digest == status.Digest {
+			status.Ready++
+		} else if instance.Digest != status.Digest {
+			old++
+		}
+	}
+	unplaced, reason := c.plan.Unplaced(view.hash)
+	_, conflicted := c.views.conflicts[view.key]
+	switch {
+	case conflicted:
+		status.State, status.Reason = "conflict", "frozen until `colloid resolve "+view.key+"`"
+	case view.invalid != "":
+		status.State, status.Reason = "invalid", view.invalid
+	case unplaced > 0:
+		status.State, status.Reason = "unsatisfied", reason
+	case status.Ready >= status.Replicas:
+		status.State = "ok"
+	case old > 0:
+		status.State = "updating"
+	default:
+		status.State = "starting"
+	}
+	return status
+}
+
+// instancesOf lists what all cells say of a workload's instances.
+func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
+	placed := make(map[wire.CellID]bool)
+	for _, replica := range c.plan.Of(view.hash) {
+		placed[replica.Cell] = true
+	}
+	infos := []uds.InstanceInfo{}
+	name := state.WorkloadName(view.key)
+	for _, id := range c.cellIDs() {
+		endpoint := c.views.endpoints[endpointID{id, name}]
+		if endpoint == nil || endpoint.KeyHash != view.hash {
+			continue
+		}
+		unreachable := c.healthOf(c.views.cells[id]) == healthOut
+		for _, instance := range endpoint.Instances {
+			info := uds.InstanceInfo{
+				Cell: id.String(), Slot: int(instance.Slot), State: instance.State.String(),
+				Ports: instance.Ports, Restarts: int(instance.Restarts), Digest: hex64(instance.Digest),
+				Placed: placed[id],
+			}
+			if endpoint.Address.IsValid() {
+				info.Address = endpoint.Address.String()
+			}
+			if unreachable {
+				info.State = "unreachable"
+			}
+			if id == c.config.Self {
+				c.describeLocal(&info, view.hash, instance)
+			}
+			infos = append(infos, info)
+		}
+	}
+	return infos
+}
+
+func (c *Cell) describeLocal(info *uds.InstanceInfo, keyHash uint64, instance state.EndpointInstance) {
+	actual, ok := c.runner.actual[reconcile.InstanceID{KeyHash: keyHash, Slot: instance.Slot, Digest: instance.Digest}]
+	if ok {
+		info.PID, info.Reason = int(actual.PID), actual.Reason
+	}
+}
+
+func runtimeName(r workload.Runtime) string {
+	switch r {
+	case workload.RuntimeOCI:
+		return "oci"
+	case workload.RuntimeWasm:
+		return "wasm"
+	case workload.RuntimeProcess:
+		return "process"
+	}
+	return "unknown"
+}
+
+// conflictsShownMax bounds the conflicts listed in one status; an alarm counts the rest.
+const conflictsShownMax = 100
+
+func (c *Cell) conflictInfos() []uds.ConflictInfo {
+	keys := make([]string, 0, len(c.views.conflicts))
+	for key := range c.views.conflicts {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	infos := []uds.ConflictInfo{}
+	for _, key := range keys[:min(len(keys), conflictsShownMax)] {
+		r, found := c.store.Get([]byte(key))
+		if !found {
+			continue
+		}
+		infos = append(infos, uds.ConflictInfo{Key: key, Digest: hex64(r.DotDigest()), Values: entryValues(key, r)})
+	}
+	return infos
+}
+
+// derivedAlarms are conditions, not events: they vanish with their cause.
+func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
+	var alarms []uds.Alarm
+	add := func(severity, text, hint string) {
+		alarms = append(alarms, uds.Alarm{Severity: severity, Text: text, Hint: hint})
+	}
+	if n := len(c.views.conflicts); n > conflictsShownMax {
+		add("critical", fmt.Sprintf("%d keys are in CONFLICT; %d are shown", n, conflictsShownMax), "")
+	}
+	if c.store.Degraded() {
+		add("critical", "the store of this cell is full: it runs nothing until keys are deleted", "raise --keys-max")
+	}
+	if !c.runner.connected {
+		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
+	}
+	for _, id := range c.cellIDs() {
+		if view := c.views.cells[id]; view.hasStatus && view.status.Life == state.Dead {
+			add("warning", "cell "+id.String()+" is dead", "repair it, or `colloid forget "+id.String()+"`")
+		}
+	}
+	for _, w := range workloads {
+		if w.State == "unsatisfied" || w.State == "invalid" {
+			add("warning", w.Key+": "+w.Reason, "colloid explain "+w.Key)
+		}
+	}
+	return alarms
+}
+
+func (c *Cell) metrics() []uds.Metric {
+	n := &c.counters
+	counter := func(name, help string, value uint64) uds.Metric {
+		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "counter", Value: float64(value)}
+	}
+	gauge := func(name, help string, value float64) uds.Metric {
+		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "gauge", Value: value}
+	}
+	return []uds.Metric{
+		counter("datagrams_received_total", "datagrams read from the socket", n.received),
+		counter("datagrams_sent_total", "datagrams given to the socket", n.sent),
+		counter("datagram_bytes_sent_total", "bytes given to the socket", n.sentBytes),
+		counter("datagrams_malformed_total", "datagrams that no known message fits", n.malformed),
+		counter("datagrams_unsealed_total", "datagrams without a valid seal of this cluster", n.unsealed),
+		counter("records_rejected_total", "records refused by the store", n.rejected),
+		counter("messages_unhandled_total", "messages of types this version does not handle", n.unhandled),
+		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
+		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
+		counter("joins_dropped_total", "join requests dropped by rate limits or as malformed", n.joinsDropped),
+		counter("antientropy_sessions_total", "completed anti-entropy sessions", n.sessions),
+		counter("actions_total", "starts and stops given to runnerd", n.actions),
+		counter("actions_delayed_total", "starts and stops that runnerd could not take at once", n.actionsDelayed),
+		gauge("keys", "keys in the replicated store", float64(c.store.Len())),
+		gauge("store_bytes", "memory of the replicated store", float64(c.store.MemoryBytes())),
+		gauge("members", "other cells known", float64(c.members.Len())),
+		gauge("conflicts", "operator keys in CONFLICT", float64(len(c.views.conflicts))),
+		gauge("instances", "instances on this cell", float64(len(c.runner.actual))),
+	}
+}
+
+// explainReply tells why a workload runs where it runs (SPEC-REVIEW Part 1 section 5.2, D2).
+func (c *Cell) explainReply(key string) Response {
+	view := c.views.workloads[key]
+	if view == nil {
+		return Response{Status: uds.NotFound}
+	}
+	status := c.workloadStatus(view)
+	explanation := uds.Explanation{Key: key, State: status.State, Reason: status.Reason, Ranking: []uds.RankedCell{}}
+	for _, ranked := range c.planner.Explain(view.hash) {
+		line := uds.RankedCell{
+			Cell: ranked.Cell.String(), Score: hex64(ranked.Score), Placed: ranked.Placed, Verdict: ranked.Verdict,
+		}
+		for _, instance := range status.Instances {
+			if instance.Cell == line.Cell {
+				line.Instance = instance.State
+			}
+		}
+		explanation.Ranking = append(explanation.Ranking, line)
+	}
+	for _, id := range c.cellIDs() {
+		other := c.views.cells[id]
+		if other.hasStatus && c.healthOf(other) == healthOut && other.status.Life != state.Gone {
+			verdict := "not in placement: " + other.status.Life.String()
+			if other.heldUntil > c.now {
+				verdict = fmt.Sprintf("back, counts again in %s", other.heldUntil.Sub(c.now).Round(time.Second))
+			}
+			explanation.Ranking = append(explanation.Ranking, uds.RankedCell{Cell: id.String(), Verdict: verdict})
+		}
+	}
+	return document(explanation)
+}

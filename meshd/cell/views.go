@@ -1,0 +1,357 @@
+package cell
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+	"colloid.net/workload"
+)
+
+type clockInstant = clock.Instant
+
+// views mirror the store decoded, by meaning instead of by key. They are rebuilt from the store alone,
+// so two cells with equal stores have equal views (EXEC-2).
+type views struct {
+	cells     map[wire.CellID]*cellView
+	workloads map[string]*workloadView
+	byHash    map[uint64]*workloadView
+	endpoints map[endpointID]*state.CellEndpoint
+	denials   map[endpointID]*state.CellDenial
+	conflicts map[string]struct{} // operator keys in CONFLICT
+	doorShut  bool
+	planDirty bool // membership or specifications changed
+	runDirty  bool // something that only reconciliation looks at changed
+}
+
+type cellView struct {
+	id          wire.CellID
+	hasContact  bool
+	contact     state.CellContact
+	hasCapacity bool
+	capacity    state.CellCapacity
+	hasStatus   bool
+	status      state.CellStatus
+
+	outSince  clock.Instant // first moment it was seen out of H, 0 = it is in
+	heldUntil clock.Instant // re-admission (F64)
+	holdTimes int           // consecutive re-admissions, doubles the hold
+	lastOut   clock.Instant
+}
+
+type endpointID struct {
+	cell     wire.CellID
+	workload string
+}
+
+// workloadView is one workload key. A frozen one is neither started, stopped nor changed (F57).
+type workloadView struct {
+	key     string
+	hash    uint64
+	spec    *workload.Spec
+	raw     []byte
+	digest  uint64
+	frozen  bool
+	invalid string // why the specification cannot be used
+}
+
+func (v *views) init() {
+	*v = views{
+		cells:     make(map[wire.CellID]*cellView),
+		workloads: make(map[string]*workloadView),
+		byHash:    make(map[uint64]*workloadView),
+		endpoints: make(map[endpointID]*state.CellEndpoint),
+		denials:   make(map[endpointID]*state.CellDenial),
+		conflicts: make(map[string]struct{}),
+		planDirty: true,
+		runDirty:  true,
+	}
+}
+
+// view brings the mirror of one key up to date.
+func (c *Cell) view(name []byte) {
+	key := string(name)
+	switch {
+	case strings.HasPrefix(key, state.PrefixHealth):
+		c.viewHealth(key)
+	case strings.HasPrefix(key, state.PrefixEndpoint):
+		c.viewEndpoint(key)
+	case strings.HasPrefix(key, state.PrefixDeny):
+		c.viewDenial(key)
+	case state.IsWorkload(name):
+		c.viewWorkload(key)
+	case key == state.DoorKey:
+		c.viewDoor(name)
+	}
+	if state.CategoryOf(name) == state.Operator {
+		c.viewConflict(key)
+	}
+}
+
+// viewAll rebuilds every mirror, after a snapshot was loaded.
+func (c *Cell) viewAll() {
+	var names []string
+	c.store.Walk("", func(register register) bool {
+		names = append(names, string(register.Name()))
+		return true
+	})
+	slices.Sort(names)
+	for _, name := range names {
+		c.view([]byte(name))
+	}
+}
+
+// newest returns the value with the greatest dot: the reading rule of single-writer keys. ok is false
+// for absent and deleted keys.
+func (c *Cell) newest(name []byte) (value []byte, ok bool) {
+	register, found := c.store.Get(name)
+	if !found {
+		return nil, false
+	}
+	var best wire.Dot
+	for raw := register.Entries(); len(raw) > 0; {
+		var dot wire.Dot
+		var candidate []byte
+		if dot, candidate, raw, ok = wire.NextEntry(raw); !ok {
+			break
+		}
+		if dot.Sequence >= best.Sequence {
+			best, value = dot, candidate
+		}
+	}
+	return value, len(value) > 0
+}
+
+func (c *Cell) viewConflict(key string) {
+	register, found := c.store.Get([]byte(key))
+	if found && register.EntryCount() > 1 {
+		c.views.conflicts[key] = struct{}{}
+	} else {
+		delete(c.views.conflicts, key)
+	}
+}
+
+func (c *Cell) viewHealth(key string) {
+	id, field, ok := state.HealthKey(key)
+	if !ok {
+		return
+	}
+	view := c.views.cells[id]
+	if view == nil {
+		view = &cellView{id: id}
+		c.views.cells[id] = view
+	}
+	value, live := c.newest([]byte(key))
+	switch field {
+	case "status":
+		c.viewStatus(view, value, live)
+	case "contact":
+		contact, err := state.ParseCellContact(value)
+		view.hasContact = live && err == nil
+		if view.hasContact {
+			view.contact = contact
+		}
+		c.viewIdentity(view)
+	case "capacity":
+		capacity, err := state.ParseCellCapacity(value)
+		view.hasCapacity = live && err == nil
+		if view.hasCapacity {
+			view.capacity = capacity
+		}
+	default:
+		return
+	}
+	c.viewMember(view)
+	c.planChanged()
+}
+
+func (c *Cell) viewStatus(view *cellView, value []byte, live bool) {
+	status, err := state.ParseCellStatus(value)
+	view.hasStatus = live && err == nil
+	if !view.hasStatus {
+		return
+	}
+	view.status = status
+	c.viewMember(view) // the detector knows only members
+	c.detector.StatusChanged(c.now, view.id, status)
+}
+
+// viewIdentity notices another instance that uses this cell's id (F2, F3).
+func (c *Cell) viewIdentity(view *cellView) {
+	if view.id == c.config.Self && view.hasContact && view.contact.SecretHash != c.config.SecretHash {
+		c.sawOwnIdentity()
+	}
+}
+
+func (c *Cell) sawOwnIdentity() {
+	c.alarms.raise(alarmIdentity, "critical", "another machine uses the id of this cell, "+c.config.Self.String(),
+		"a disk image was cloned: stop one of them, remove its cell_id file, start it again")
+}
+
+// viewMember keeps the overlay's member list equal to "has a contact and is not gone" (F41).
+func (c *Cell) viewMember(view *cellView) {
+	if view.id == c.config.Self {
+		return
+	}
+	gone := view.hasStatus && view.status.Life == state.Gone
+	if !view.hasContact || gone {
+		if c.members.Get(view.id) != nil {
+			c.members.Remove(view.id)
+			c.detector.Forget(view.id)
+			c.gossip.Forget(view.id)
+			c.sessions.Forget(view.id)
+			c.persist.peersDirty = true
+		}
+		return
+	}
+	member := c.members.Get(view.id)
+	fresh := member == nil
+	if fresh {
+		member = c.members.Upsert(view.id)
+		c.persist.peersDirty = true
+		if address, _, ok := c.guests.address(view.id); ok {
+			// It came to this cell first. What was spread between its first session and now has passed
+			// it by, because nobody listed it.
+			member.Address = address
+			c.guests.remove(view.id)
+			c.wantSession(view.id)
+		}
+	}
+	member.Flags = view.contact.Flags
+	member.Life = state.Alive
+	if view.hasStatus {
+		member.Life, member.StatusIncarnation = view.status.Life, view.status.Incarnation
+	}
+	c.chooseAddress(member, view, fresh)
+}
+
+// chooseAddress takes the first candidate of the contact that can be dialled from here, unless an
+// address that works is known already.
+func (c *Cell) chooseAddress(member *member, view *cellView, fresh bool) {
+	for _, candidate := range view.contact.Candidates {
+		if member.Address == candidate.Address {
+			return
+		}
+	}
+	if !fresh && member.Address.IsValid() && member.InService() && !c.detector.Suspected(member.ID) {
+		return
+	}
+	for _, candidate := range view.contact.Candidates {
+		if c.admissible(candidate.Address) {
+			member.Address = candidate.Address
+			return
+		}
+	}
+}
+
+func (c *Cell) viewEndpoint(key string) {
+	cell, name, ok := state.SplitEndpoint(key)
+	if !ok {
+		return
+	}
+	id := endpointID{cell, name}
+	value, live := c.newest([]byte(key))
+	endpoint, err := state.ParseCellEndpoint(value)
+	if !live || err != nil {
+		delete(c.views.endpoints, id)
+	} else {
+		c.views.endpoints[id] = &endpoint
+	}
+	c.views.runDirty = true
+}
+
+func (c *Cell) viewDenial(key string) {
+	cell, name, ok := state.SplitDeny(key)
+	if !ok {
+		return
+	}
+	id := endpointID{cell, name}
+	value, live := c.newest([]byte(key))
+	denial, err := state.ParseCellDenial(value)
+	if !live || err != nil {
+		delete(c.views.denials, id)
+	} else {
+		c.views.denials[id] = &denial
+	}
+	c.planChanged()
+}
+
+// viewWorkload decodes a specification. A key in CONFLICT or with a value this version cannot use keeps
+// its last usable specification and is frozen (F57, F58).
+func (c *Cell) viewWorkload(key string) {
+	register, found := c.store.Get([]byte(key))
+	view := c.views.workloads[key]
+	if !found || register.Deleted() {
+		if view != nil {
+			delete(c.views.workloads, key)
+			delete(c.views.byHash, view.hash)
+			c.planChanged()
+		}
+		return
+	}
+	if view == nil {
+		view = &workloadView{key: key, hash: register.KeyHash()}
+		c.views.workloads[key] = view
+		c.views.byHash[view.hash] = view
+	}
+	c.planChanged()
+	value, single := register.Live()
+	view.invalid = ""
+	view.frozen = !single
+	if !single {
+		return
+	}
+	spec, err := workload.Decode(value)
+	if err == nil {
+		err = workload.CheckKey(key, spec)
+	}
+	if err != nil {
+		view.frozen, view.invalid = true, err.Error()
+		return
+	}
+	view.spec, view.raw, view.digest = spec, slices.Clone(value), spec.InstanceDigest()
+}
+
+// viewDoor: anything but a single, deleted or empty value means shut; a conflict is answered by the
+// safer reading (decision D1).
+func (c *Cell) viewDoor(name []byte) {
+	register, found := c.store.Get(name)
+	c.views.doorShut = found && !register.Deleted()
+}
+
+// planChanged marks the inputs of placement as changed and opens the settle window (F69).
+func (c *Cell) planChanged() {
+	c.views.planDirty = true
+	c.views.runDirty = true
+}
+
+// cellIDs returns the ids of all cells the store knows, ascending.
+func (c *Cell) cellIDs() []wire.CellID {
+	ids := make([]wire.CellID, 0, len(c.views.cells))
+	for id := range c.views.cells {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// workloadKeys returns the keys of all workloads, ascending.
+func (c *Cell) workloadKeys() []string {
+	keys := make([]string, 0, len(c.views.workloads))
+	for key := range c.views.workloads {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// ownAddress is where this cell's instances answer.
+func (c *Cell) ownAddress() netip.Addr {
+	if len(c.config.Addresses) == 0 {
+		return netip.Addr{}
+	}
+	return c.config.Addresses[0].Address.Addr()
+}

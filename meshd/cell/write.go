@@ -1,0 +1,319 @@
+package cell
+
+import (
+	"bytes"
+	"errors"
+
+	"colloid.net/meshd/seal"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Errors of operator writes.
+var (
+	errPending    = errors.New("another write of this key is being stored: try again")
+	errWritesFull = errors.New("too many writes are being stored: try again")
+)
+
+// writesPendingMax bounds operator writes that wait for the disk. More are refused, not queued.
+const writesPendingMax = 256
+
+// statusIncarnationShift leaves room for refutations within one run below the run's incarnation, so
+// that a restarted cell outranks every status of its earlier runs (F47).
+const statusIncarnationShift = 8
+
+// pendingWrite is an operator's write on its way to the own-write log. It enters the store only once it
+// is durable: a value that anybody saw can therefore always be found again in this cell's log, which is
+// what its stability vector promises (F45 i, F157).
+type pendingWrite struct {
+	ticket uint64
+	key    string
+	record []byte // AE_STATE form
+	done   func(error)
+}
+
+type writeState struct {
+	ticket  uint64
+	pending []pendingWrite
+	raising uint64 // ticket of an incarnation on its way to the disk, 0 = none
+	raiseTo uint32
+}
+
+func (w *writeState) init() { w.ticket = 0 }
+
+func (c *Cell) nextTicket() uint64 {
+	c.writes.ticket++
+	return c.writes.ticket
+}
+
+// nextDot issues a dot. Sequences of one run never repeat and never wrap (F1, F10).
+func (c *Cell) nextDot() wire.Dot {
+	c.counter++
+	if c.counter >= 1<<wire.CounterBits {
+		panic("cell: dot counter exhausted within one incarnation")
+	}
+	return wire.Dot{
+		Actor:    c.config.Self,
+		Sequence: uint64(c.incarnation)<<wire.CounterBits | c.counter,
+	}
+}
+
+// publish writes a fact this cell alone is responsible for, if it is not in the store already. It is
+// logged without waiting: such facts are restated at every start.
+func (c *Cell) publish(name string, value []byte) {
+	if c.writes.raising != 0 {
+		c.schedule.restate = true // no dot may be issued now; everything is restated afterwards
+		return
+	}
+	key := []byte(name)
+	if register, found := c.store.Get(key); found {
+		if present, live := register.Live(); live && bytes.Equal(present, value) {
+			return
+		}
+		if len(value) == 0 && register.Deleted() {
+			return
+		}
+	} else if len(value) == 0 {
+		return
+	}
+	c.writeNow(key, value)
+}
+
+// claim writes a status of any cell: its own, or an accusation the detector is sure of. The register is
+// a max-register, so a claim that adds nothing is not written (F47).
+func (c *Cell) claim(_ clockInstant, target wire.CellID, status state.CellStatus) {
+	if target == c.config.Self {
+		c.restateSelf(status)
+		return
+	}
+	if c.phase == Booting || c.writes.raising != 0 || c.isolation.mute(c, status) {
+		return
+	}
+	name := []byte(state.StatusKey(target))
+	value := state.AppendCellStatus(c.valueBuf[:0], status)
+	if register, found := c.store.Get(name); found {
+		if present, live := register.Live(); live {
+			if now, err := state.ParseCellStatus(present); err == nil && now.Life == state.Dead &&
+				now.Incarnation == status.Incarnation {
+				return // who else says so does not matter any more
+			}
+			joined := state.JoinStatusValues(nil, present, value)
+			if bytes.Equal(joined, present) {
+				return
+			}
+		}
+	}
+	if status.Life == state.Dead {
+		c.log(LevelWarning, "cell "+target.String()+" does not answer: declared dead")
+	}
+	c.writeNow(name, value)
+}
+
+// tellStatus shows a cell the status register of another, or its own: that is how the accused hears of the
+// accusation (F63, F64).
+func (c *Cell) tellStatus(_ clockInstant, to, about wire.CellID) {
+	c.store.Frames([]byte(state.StatusKey(about)), wire.SealedPayloadMax, func(record *wire.Record) bool {
+		if record.EntryCount == 1 {
+			c.send(to, wire.TypeDelta, c.config.Random.Uint32(), wire.AppendDelta(c.payload[:0], record))
+		}
+		return false
+	})
+}
+
+// restateSelf answers an accusation, or announces this cell's own state, with a greater incarnation.
+func (c *Cell) restateSelf(status state.CellStatus) {
+	if status.Incarnation > c.statusIncarnation {
+		c.statusIncarnation = status.Incarnation
+	}
+	if c.phase == Booting {
+		return // announced when the state is authoritative
+	}
+	c.announceSelf()
+}
+
+// announceSelf publishes this cell's life under its present incarnation.
+func (c *Cell) announceSelf() {
+	life := state.Alive
+	if c.phase == Leaving {
+		life = state.Leaving
+	}
+	if view := c.views.cells[c.config.Self]; view != nil && view.hasStatus {
+		mine := state.CellStatus{Life: life, Incarnation: c.statusIncarnation}
+		if view.status.Outranks(mine) {
+			c.statusIncarnation = view.status.Incarnation + 1
+		}
+	}
+	status := state.CellStatus{
+		Life: life, Incarnation: c.statusIncarnation, Claimants: []wire.CellID{c.config.Self},
+	}
+	c.detector.SetSelf(status)
+	c.publish(state.StatusKey(c.config.Self), state.AppendCellStatus(nil, status))
+}
+
+func (c *Cell) writeNow(name, value []byte) {
+	outcome := c.store.Write(name, value, c.nextDot())
+	if !outcome.Changed {
+		return
+	}
+	c.ownStable()
+	c.config.Storage.AppendWrite(c.nextTicket(), c.renderOwn(name))
+	c.changed(name, change{spread: true})
+}
+
+// renderOwn returns the register in AE_STATE form for the own-write log. Registers of own facts have one
+// entry and few actors; one that outgrew a frame is covered by the next snapshot.
+func (c *Cell) renderOwn(name []byte) []byte {
+	var rendered []byte
+	c.store.Frames(name, wire.SealedPayloadMax, func(record *wire.Record) bool {
+		rendered = wire.AppendStateRecord(rendered, record)
+		return true
+	})
+	return rendered
+}
+
+// ownStable states that every own write so far is reflected here (F45 i).
+func (c *Cell) ownStable() {
+	c.store.OwnStable(uint64(c.incarnation)<<wire.CounterBits | c.counter)
+}
+
+// operatorWrite stores and then applies a write of a person. An empty value deletes. done is called
+// exactly once.
+func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
+	if len(c.writes.pending) >= writesPendingMax || c.writes.raising != 0 {
+		done(errWritesFull)
+		return
+	}
+	for i := range c.writes.pending {
+		if c.writes.pending[i].key == name {
+			done(errPending)
+			return
+		}
+	}
+	record := c.composeWrite([]byte(name), value, c.nextDot())
+	ticket := c.nextTicket()
+	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, name, record, done})
+	c.config.Storage.AppendWrite(ticket, record)
+}
+
+// composeWrite renders a write that supersedes everything this cell holds for the key.
+func (c *Cell) composeWrite(name, value []byte, dot wire.Dot) []byte {
+	record := wire.Record{
+		KeyHash: c.store.Hash(name), Name: name, EntryCount: 1,
+		Entries: wire.AppendEntry(nil, dot, value),
+	}
+	var context []byte
+	inserted := false
+	if register, found := c.store.Get(name); found {
+		for raw := register.Context(); len(raw) > 0; raw = raw[wire.DotSize:] {
+			seen := wire.DotAt(raw)
+			if !inserted && seen.Actor >= dot.Actor {
+				context, inserted = wire.AppendDot(context, dot), true
+			}
+			if seen.Actor != dot.Actor {
+				context = wire.AppendDot(context, seen)
+			}
+		}
+	}
+	if !inserted {
+		context = wire.AppendDot(context, dot)
+	}
+	record.Context = context
+	return wire.AppendStateRecord(nil, &record)
+}
+
+// Stored is the completion of one Storage call.
+func (c *Cell) Stored(now clockInstant, ticket uint64, err error) {
+	c.now = now
+	c.stored(ticket, err)
+	c.drain()
+}
+
+func (c *Cell) stored(ticket uint64, err error) {
+	switch {
+	case ticket == c.writes.raising && ticket != 0:
+		c.incarnationStored(err)
+		return
+	case ticket == c.persist.snapshotTicket && ticket != 0:
+		c.persist.snapshotTicket = 0
+	case c.joining != nil && ticket == c.joining.ticket && ticket != 0:
+		c.clusterStored(err)
+		return
+	}
+	c.noteStorage(err)
+	for i := range c.writes.pending {
+		if c.writes.pending[i].ticket == ticket {
+			write := c.writes.pending[i]
+			c.writes.pending = append(c.writes.pending[:i], c.writes.pending[i+1:]...)
+			c.applyWrite(write, err)
+			return
+		}
+	}
+}
+
+func (c *Cell) applyWrite(write pendingWrite, err error) {
+	if err != nil {
+		write.done(err)
+		return
+	}
+	var record wire.Record
+	if _, err := wire.NextStateRecord(write.record, &record); err != nil {
+		panic("cell: own write does not parse: " + err.Error())
+	}
+	outcome := c.store.Merge(&record)
+	c.ownStable()
+	if outcome.Changed {
+		c.changed(record.Name, change{spread: true})
+	}
+	write.done(nil)
+}
+
+// noteStorage shows a failing disk in status until it works again (F157).
+func (c *Cell) noteStorage(err error) {
+	if err == nil {
+		c.alarms.clear(alarmStorage)
+		return
+	}
+	c.alarms.raise(alarmStorage, "critical", "cannot write to the state directory: "+err.Error(),
+		"free space or repair the disk; gossip continues, new configuration is refused")
+}
+
+// noteOwnDotAhead remembers that somebody holds a write of ours that we never issued in this run.
+func (c *Cell) noteOwnDotAhead(record *wire.Record) {
+	c.changes.ownAhead = max(c.changes.ownAhead, wire.ContextLookup(record.Context, c.config.Self))
+}
+
+// ownDotAhead: our disk went back in time. Raise the incarnation above what was seen before writing
+// anything else (F1).
+func (c *Cell) ownDotAhead() {
+	seen := wire.Dot{Actor: c.config.Self, Sequence: c.changes.ownAhead}
+	c.changes.ownAhead = 0
+	target := seen.Incarnation() + 1
+	if target <= c.incarnation || target <= c.writes.raiseTo && c.writes.raising != 0 {
+		return
+	}
+	if target >= 1<<24-1 {
+		c.alarms.raise(alarmIdentity, "critical", "the dots of this cell are used up",
+			"remove the cell_id file and start colloid again: the cell gets a new id (F10)")
+		return
+	}
+	c.alarms.raise(alarmOwnDot, "warning", "the cluster remembers writes that this cell's disk does not",
+		"the state directory was restored from an older copy; its writes go on under a new incarnation")
+	c.writes.raiseTo = target
+	c.writes.raising = c.nextTicket()
+	c.config.Storage.SaveIncarnation(c.writes.raising, target)
+}
+
+func (c *Cell) incarnationStored(err error) {
+	c.writes.raising = 0
+	c.noteStorage(err)
+	if err != nil {
+		return
+	}
+	c.incarnation, c.counter = c.writes.raiseTo, 0
+	c.store.RaiseOwnSequence(uint64(c.incarnation) << wire.CounterBits)
+	c.statusIncarnation = max(c.statusIncarnation, c.incarnation<<statusIncarnationShift)
+	c.sealer = seal.NewSealer(c.cluster.Key, c.config.Self, c.incarnation)
+	if c.phase != Booting {
+		c.restate()
+	}
+}

@@ -1,0 +1,215 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"colloid.net/ipc/message"
+	"colloid.net/ipc/ring"
+	"colloid.net/ipc/supply"
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/state"
+	"google.golang.org/protobuf/proto"
+)
+
+// helper is meshd's end of the rings to runnerd. It belongs to the reactor's goroutine.
+type helper struct {
+	link     *ring.Link
+	sequence uint64
+	buffer   []byte
+	address  []byte
+	cellID   uint64
+}
+
+// helperEventsPerWake bounds the records handled before the reactor looks at its socket again.
+const helperEventsPerWake = 256
+
+// serveSupply takes connections from the launcher until the launcher is gone.
+func (d *Daemon) serveSupply() {
+	for {
+		name, connection, err := d.supply.Next()
+		switch {
+		case errors.Is(err, supply.ErrMalformed):
+			d.log.printf("supply socket: %v", err)
+			continue
+		case errors.Is(err, io.EOF):
+			d.log.printf("the launcher is gone: stopping")
+			d.stop(nil)
+			return
+		case err != nil:
+			return // closed by us
+		}
+		d.connect(name, connection)
+	}
+}
+
+func (d *Daemon) connect(name string, connection *net.UnixConn) {
+	if name != "runnerd" {
+		d.log.printf("supply socket: no use for helper %q", name)
+		connection.Close()
+		return
+	}
+	link, err := ring.Accept(connection)
+	if err != nil {
+		d.log.printf("runnerd: %v", err)
+		connection.Close()
+		return
+	}
+	d.inbox.post(func() { d.helper.attach(d, link) })
+}
+
+func (h *helper) attach(d *Daemon, link *ring.Link) {
+	h.detach(d)
+	if err := d.reactor.WatchEventfd(link.Notify(), func() { h.drain(d, link) }); err != nil {
+		d.log.printf("runnerd: %v", err)
+		link.Close()
+		return
+	}
+	h.link, h.sequence = link, 0
+	go func() {
+		link.WaitHangup()
+		d.inbox.post(func() {
+			if h.link == link {
+				h.detach(d)
+			}
+		})
+	}()
+	h.drain(d, link)
+}
+
+func (h *helper) detach(d *Daemon) {
+	if h.link == nil {
+		return
+	}
+	d.reactor.Unwatch(h.link.Notify())
+	h.link.Close()
+	h.link = nil
+	d.cell.HelperGone(d.reactor.Now())
+}
+
+// drain handles what runnerd published. The ring is only trusted to carry bytes; a record that does not
+// parse ends the connection, and the launcher makes a new one with a restarted helper.
+func (h *helper) drain(d *Daemon, link *ring.Link) {
+	if h.link != link {
+		return
+	}
+	if h.buffer == nil {
+		h.buffer = make([]byte, ring.RecordMax)
+	}
+	for range helperEventsPerWake {
+		n, ok, err := link.Receive(h.buffer)
+		if err == nil && !ok {
+			return
+		}
+		var event message.Event
+		if err == nil {
+			err = proto.Unmarshal(h.buffer[:n], &event)
+		}
+		if err == nil {
+			err = h.deliver(d, &event)
+		}
+		if err != nil {
+			d.log.printf("runnerd: connection ended: %v", err)
+			h.detach(d)
+			return
+		}
+	}
+	d.inbox.post(func() { h.drain(d, link) })
+}
+
+const helperProtocol = 1
+
+func (h *helper) deliver(d *Daemon, event *message.Event) error {
+	now := d.reactor.Now()
+	switch body := event.Body.(type) {
+	case *message.Event_Hello:
+		if body.Hello.Protocol != helperProtocol {
+			return fmt.Errorf("protocol %d: want %d; install matching versions", body.Hello.Protocol, helperProtocol)
+		}
+		d.cell.HelperHello(now, helloOf(body.Hello))
+	case *message.Event_Instance:
+		actual, err := actualOf(body.Instance)
+		if err != nil {
+			return err
+		}
+		d.cell.HelperInstance(now, actual)
+	case *message.Event_Listing:
+		d.cell.HelperListing(now)
+	}
+	return nil
+}
+
+func helloOf(hello *message.Hello) cell.HelperHello {
+	var flags uint32
+	if hello.RunsProcess {
+		flags |= state.FlagProcess
+	}
+	if hello.RunsOci {
+		flags |= state.FlagOCI
+	}
+	if hello.RunsWasm {
+		flags |= state.FlagWasm
+	}
+	return cell.HelperHello{
+		Software: hello.Software, Flags: flags, Degradations: hello.Degradations,
+		Capacity: state.CellCapacity{
+			CPUMillicores: hello.CpuMillicores, MemoryMiB: hello.MemoryMib, DiskMiB: hello.DiskMib,
+			InstancesMax: hello.InstancesMax, LimitsEnforced: hello.LimitsEnforced,
+		},
+	}
+}
+
+var errNoIdentity = errors.New("instance event without an id")
+
+func actualOf(instance *message.Instance) (reconcile.Actual, error) {
+	if instance.Id == nil || instance.Id.Slot > 0xffff {
+		return reconcile.Actual{}, errNoIdentity
+	}
+	actual := reconcile.Actual{
+		ID: reconcile.InstanceID{
+			KeyHash: instance.Id.KeyHash, Slot: uint16(instance.Id.Slot), Digest: instance.Id.Digest,
+		},
+		Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
+		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
+		State: reconcile.State(instance.State),
+	}
+	for _, port := range instance.Ports {
+		actual.Ports = append(actual.Ports, uint16(port))
+	}
+	return actual, nil
+}
+
+// Do implements cell.Helper.
+func (h *helper) Do(action reconcile.Action) bool {
+	if h.link == nil {
+		return false
+	}
+	id := &message.InstanceID{
+		KeyHash: action.ID.KeyHash, Slot: uint32(action.ID.Slot), Digest: action.ID.Digest,
+	}
+	command := &message.Command{Sequence: h.sequence + 1}
+	switch action.Kind {
+	case reconcile.Start:
+		command.Body = &message.Command_Start{Start: &message.Start{
+			Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID,
+		}}
+	case reconcile.Stop:
+		command.Body = &message.Command_Stop{Stop: &message.Stop{
+			Id: id, GraceMilliseconds: uint32(action.Grace.Milliseconds()),
+		}}
+	default:
+		panic(fmt.Sprintf("daemon: unknown action %d", action.Kind))
+	}
+	record, err := proto.Marshal(command)
+	if err != nil || len(record) > ring.RecordMax {
+		panic(fmt.Sprintf("daemon: command for %s does not fit a record: %v", action.Key, err))
+	}
+	if !h.link.Send(record) {
+		return false
+	}
+	h.sequence++
+	return true
+}

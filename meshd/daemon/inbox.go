@@ -1,0 +1,35 @@
+package daemon
+
+import "sync"
+
+// inbox holds closures for the reactor's goroutine, in order. Its length is bounded by its sources:
+// 32 clients of the command socket with one request each, the storage calls of the cell (at most 256
+// writes of people, plus its own facts), and one event per helper connection.
+type inbox struct {
+	wake func()
+
+	mutex   sync.Mutex
+	waiting []func()
+	spare   []func() // used by run only
+}
+
+func (b *inbox) post(f func()) {
+	b.mutex.Lock()
+	b.waiting = append(b.waiting, f)
+	first := len(b.waiting) == 1
+	b.mutex.Unlock()
+	if first && b.wake != nil {
+		b.wake()
+	}
+}
+
+// run calls what was posted. Closures posted meanwhile run at the next wake.
+func (b *inbox) run() {
+	b.mutex.Lock()
+	b.waiting, b.spare = b.spare[:0], b.waiting
+	b.mutex.Unlock()
+	for i, f := range b.spare {
+		b.spare[i] = nil
+		f()
+	}
+}

@@ -1,0 +1,71 @@
+package join
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"colloid.net/meshd/seal"
+)
+
+func TestD1_DoorKeyText(t *testing.T) {
+	door := DoorKey(cluster)
+	if door == cluster || door.IsZero() || door == DoorKey(seal.Key{9}) {
+		t.Fatal("door key is not a key of its own")
+	}
+	text := FormatDoorKey(door)
+	if text != goldenDoorKey {
+		t.Errorf("door key %s, want %s", text, goldenDoorKey)
+	}
+	for name, text := range map[string]string{
+		"empty": "", "short": text[1:], "long": text + "a", "upper case": strings.ToUpper(text),
+		"digit 1": "1" + text[1:], "newline": text[:51] + "\n", "padding": text[:51] + "=",
+		"bits beyond the key": text[:51] + "b", "space": " " + text[1:],
+	} {
+		_, err := ParseDoorKey(text)
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+		} else if len(text) > 20 && strings.Contains(err.Error(), text[5:20]) {
+			t.Errorf("%s: the error repeats the secret: %v", name, err)
+		}
+	}
+}
+
+const goldenDoorKey = "3ltcmfij5xs33imtdsxypoidp6niw3nn5f2le6wfgpqsa3dd2yoq"
+
+func TestParseTarget(t *testing.T) {
+	door := DoorKey(cluster)
+	host, key, err := ParseTarget("example.net:12421")
+	if err != nil || host != "example.net:12421" || key != nil {
+		t.Errorf("without key: %q, %v", host, err)
+	}
+	host, key, err = ParseTarget("[2001:db8::1]:12421#" + FormatDoorKey(door))
+	if err != nil || host != "[2001:db8::1]:12421" || key == nil || *key != door {
+		t.Errorf("with key: %q, %v", host, err)
+	}
+	for _, text := range []string{"", "#", "#" + FormatDoorKey(door), "host#", "host#x", "host#a#" +
+		FormatDoorKey(door)} {
+		if _, _, err := ParseTarget(text); err == nil {
+			t.Errorf("%q accepted", text)
+		}
+	}
+}
+
+func TestDoorKeysComeBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := seal.Key(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "key"))
+		if got, err := ParseDoorKey(FormatDoorKey(k)); err != nil || got != k {
+			t.Fatalf("%v", err)
+		}
+	})
+}
+
+func FuzzDoorKey(f *testing.F) {
+	f.Add(FormatDoorKey(DoorKey(cluster)))
+	f.Fuzz(func(t *testing.T, text string) {
+		if k, err := ParseDoorKey(text); err == nil && FormatDoorKey(k) != text {
+			t.Fatalf("%q has another form", text)
+		}
+	})
+}

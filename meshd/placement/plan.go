@@ -1,0 +1,196 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"colloid.net/meshd/wire"
+)
+
+// Plan is the result of one Compute. It is immutable.
+type Plan struct {
+	keys       []uint64 // sorted
+	spans      []span   // of keys[i] in replicas
+	replicas   []Replica
+	shortfalls []shortfall   // sorted by index
+	takers     []wire.CellID // cells that receive new replicas, sorted
+}
+
+type span struct{ start, end int32 }
+
+// shortfall says that replicas of a workload found no cell.
+type shortfall struct {
+	index   int32 // in keys
+	missing int32
+	// waits of the missing replicas wait for room on the anchor, one of which is waitsFor.
+	waits    int32
+	waitsFor wire.CellID
+	replicas int32
+	tally    *tally
+}
+
+// tally counts the cells by what kept them from taking a replica.
+type tally [blockerCount]int32
+
+func (p *Planner) newPlan() *Plan {
+	plan := &Plan{keys: make([]uint64, len(p.demands)), spans: make([]span, len(p.demands))}
+	replicas := 0
+	for i, d := range p.demands {
+		plan.keys[i] = d.w.KeyHash
+		replicas += min(d.replicas, len(p.ids))
+	}
+	plan.replicas = make([]Replica, 0, min(replicas, ReplicasMax))
+	for i, id := range p.ids {
+		if cell := &p.nodes[p.order[i]].cell; cellTakesNew(cell) {
+			plan.takers = append(plan.takers, id)
+		}
+	}
+	return plan
+}
+
+func (plan *Plan) finish() {
+	slices.SortFunc(plan.shortfalls, func(a, b shortfall) int { return cmp.Compare(a.index, b.index) })
+}
+
+// Of returns the replicas of a workload in the order of their ranks; it must not be modified.
+func (plan *Plan) Of(keyHash uint64) []Replica {
+	i, ok := slices.BinarySearch(plan.keys, keyHash)
+	if !ok {
+		return nil
+	}
+	s := plan.spans[i]
+	return plan.replicas[s.start:s.end:s.end]
+}
+
+// Len returns the number of replicas placed.
+func (plan *Plan) Len() int { return len(plan.replicas) }
+
+// Unplaced returns how many replicas of a workload found no cell (F78), and a sentence that says why
+// when there are any.
+func (plan *Plan) Unplaced(keyHash uint64) (n int, reason string) {
+	s, ok := plan.shortfallOf(keyHash)
+	if !ok {
+		return 0, ""
+	}
+	return int(s.missing), s.reason()
+}
+
+// ShortOfRoom reports whether replicas of the workload are unplaced because cells that could run it
+// are full. False means that all are placed or that nobody else may run the missing ones.
+func (plan *Plan) ShortOfRoom(keyHash uint64) bool {
+	s, ok := plan.shortfallOf(keyHash)
+	if !ok {
+		return false
+	}
+	for b := blockProcessor; b < blockerCount; b++ {
+		if s.tally[b] > 0 {
+			return true
+		}
+	}
+	return s.waits > 0
+}
+
+// TakesNew reports whether the cell was in H and open for new replicas when the plan was made.
+func (plan *Plan) TakesNew(cell wire.CellID) bool {
+	_, ok := slices.BinarySearch(plan.takers, cell)
+	return ok
+}
+
+func (plan *Plan) shortfallOf(keyHash uint64) (*shortfall, bool) {
+	i, ok := slices.BinarySearch(plan.keys, keyHash)
+	if !ok {
+		return nil, false
+	}
+	j, ok := slices.BinarySearchFunc(plan.shortfalls, int32(i),
+		func(s shortfall, index int32) int { return cmp.Compare(s.index, index) })
+	if !ok {
+		return nil, false
+	}
+	return &plan.shortfalls[j], true
+}
+
+// shortfallOf describes what is missing of a workload right after it was placed.
+func (p *Planner) shortfallOf(d *demand, index int32, missing int) shortfall {
+	s := shortfall{index: index, missing: int32(missing), replicas: int32(d.replicas)}
+	for i, n := range d.anchored {
+		if n == anchorWaits {
+			s.waits++
+			s.waitsFor = d.w.Anchors[i]
+		}
+	}
+	shared := len(p.touched) == 0 && len(d.w.Denied) == 0 && p.hopeless(d)
+	if shared && d.class.fullTally != nil && d.class.fullTallyFill == p.fill {
+		s.tally = d.class.fullTally
+		return s
+	}
+	s.tally = new(tally)
+	for _, n := range p.order {
+		s.tally[p.blockerOf(d, n)]++
+	}
+	if shared {
+		d.class.fullTally, d.class.fullTallyFill = s.tally, p.fill
+	}
+	return s
+}
+
+// blockerOf says why a node takes no further replica of the workload at this point of the fill.
+func (p *Planner) blockerOf(d *demand, n int32) blocker {
+	cell := &p.nodes[n].cell
+	refusal := d.class.refusal(cell)
+	switch {
+	case refusal == blockNoNew && slices.Contains(d.w.Keepers, cell.ID):
+	case refusal != blockNothing:
+		return refusal
+	}
+	if d.denied(cell.ID) {
+		return blockDenied
+	}
+	if p.counts[n] > 0 && !d.goesRound {
+		return blockHolds
+	}
+	return p.rooms[n].lacks(&d.ask)
+}
+
+var tallyPhrases = [blockerCount]string{
+	blockNothing:      "%d could take more but the plan is full",
+	blockHolds:        "%d hold one already",
+	blockProcessor:    "%d short of cpu",
+	blockMemory:       "%d short of memory",
+	blockDisk:         "%d short of disk",
+	blockInstances:    "%d without a free instance slot",
+	blockPort:         "%d with the host port taken",
+	blockDenied:       "%d deny it by host policy",
+	blockNoNew:        "%d leaving or cordoned",
+	blockRuntime:      "%d without the runtime",
+	blockArchitecture: "%d of another architecture",
+	blockConstraint:   "%d outside the constraints",
+	blockDegraded:     "%d with a full store",
+}
+
+func (s *shortfall) reason() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "no cell for %d of %d replicas: ", s.missing, s.replicas)
+	separator := ""
+	if s.waits > 0 {
+		fmt.Fprintf(&b, "%d wait for room on the owner of the volume (cell %s)", s.waits, s.waitsFor)
+		separator = ", "
+	}
+	for _, blocker := range tallyOrder {
+		if count := s.tally[blocker]; count > 0 {
+			fmt.Fprintf(&b, separator+tallyPhrases[blocker], count)
+			separator = ", "
+		}
+	}
+	if separator == "" {
+		b.WriteString("no cell is healthy")
+	}
+	return b.String()
+}
+
+// tallyOrder lists the blockers as they are told: what an operator can change first.
+var tallyOrder = [...]blocker{
+	blockHolds, blockProcessor, blockMemory, blockDisk, blockInstances, blockPort, blockDenied, blockNoNew,
+	blockRuntime, blockArchitecture, blockConstraint, blockDegraded, blockNothing,
+}

@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/seal"
+	"colloid.net/meshd/wire"
+)
+
+// disk is a state directory: what was synced survives a crash, what was under way may not.
+type disk struct {
+	world *World
+	node  *Node
+
+	self        wire.CellID
+	secretHash  uint64
+	incarnation uint32
+	cluster     cell.Cluster
+	peers       []wire.Contact
+	snapshot    []byte
+	writes      [][]byte
+
+	// Latency of one sync, and what fails.
+	latency time.Duration
+	full    bool
+	run     int // voids completions of an earlier process
+}
+
+func newDisk(w *World, n *Node) *disk {
+	d := &disk{world: w, node: n, latency: 2 * time.Millisecond}
+	d.wipe()
+	return d
+}
+
+// wipe is a new, empty disk: a new identity.
+func (d *disk) wipe() {
+	d.self = wire.CellID(d.world.random.Uint64()>>1 + 1)
+	d.secretHash = d.world.random.Uint64()
+	d.incarnation = 0
+	d.cluster = cell.Cluster{}
+	d.peers, d.snapshot, d.writes = nil, nil, nil
+}
+
+// load is what opening the directory gives a new process (F1: the incarnation is raised first).
+func (d *disk) load() cell.Config {
+	d.incarnation++
+	return cell.Config{
+		Self: d.self, Incarnation: d.incarnation, SecretHash: d.secretHash, Cluster: d.cluster,
+		Peers: slices.Clone(d.peers), Snapshot: bytes.Clone(d.snapshot), Writes: slices.Clone(d.writes),
+	}
+}
+
+func (d *disk) crash() { d.run++ }
+
+// Image copies the state of another disk: a cloned machine, or a restored backup.
+func (d *disk) image(other *disk) {
+	d.self, d.secretHash, d.incarnation = other.self, other.secretHash, other.incarnation
+	d.cluster = other.cluster
+	d.peers, d.snapshot, d.writes = slices.Clone(other.peers), bytes.Clone(other.snapshot), slices.Clone(other.writes)
+}
+
+var errFull = errors.Join(errors.New("write"), syscall.ENOSPC)
+
+// later performs a sync: apply takes effect and the cell hears of it after the latency, unless the
+// process died in between.
+func (d *disk) later(ticket uint64, apply func()) {
+	run := d.run
+	delay := d.latency/2 + time.Duration(d.world.random.Int64N(int64(d.latency)))
+	d.world.After(delay, func() {
+		if d.run != run {
+			return
+		}
+		var err error
+		if d.full {
+			err = errFull
+		} else {
+			apply()
+		}
+		d.node.input(func(now clock.Instant) { d.node.cell.Stored(now, ticket, err) })
+	})
+}
+
+// AppendWrite implements cell.Storage.
+func (d *disk) AppendWrite(ticket uint64, record []byte) {
+	copied := bytes.Clone(record)
+	d.later(ticket, func() { d.writes = append(d.writes, copied) })
+}
+
+// SaveSnapshot implements cell.Storage.
+func (d *disk) SaveSnapshot(ticket uint64, data []byte) {
+	copied := bytes.Clone(data)
+	kept := len(d.writes)
+	d.later(ticket, func() {
+		d.snapshot = copied
+		d.writes = slices.Clone(d.writes[min(kept, len(d.writes)):])
+	})
+}
+
+// SavePeers implements cell.Storage.
+func (d *disk) SavePeers(ticket uint64, peers []wire.Contact) {
+	copied := slices.Clone(peers)
+	d.later(ticket, func() { d.peers = copied })
+}
+
+// SaveCluster implements cell.Storage. State of another cluster is void.
+func (d *disk) SaveCluster(ticket uint64, cluster cell.Cluster) {
+	d.later(ticket, func() {
+		if d.cluster.Key != (seal.Key{}) && d.cluster.Key != cluster.Key {
+			d.snapshot, d.writes, d.peers = nil, nil, nil
+		}
+		d.cluster = cluster
+	})
+}
+
+// SaveIncarnation implements cell.Storage.
+func (d *disk) SaveIncarnation(ticket uint64, incarnation uint32) {
+	d.later(ticket, func() { d.incarnation = incarnation })
+}
+
+// DiscardIdentity implements cell.Storage.
+func (d *disk) DiscardIdentity(ticket uint64) {
+	d.later(ticket, func() {
+		d.self = wire.CellID(d.world.random.Uint64()>>1 + 1)
+		d.secretHash = d.world.random.Uint64()
+		d.incarnation = 0
+	})
+}

@@ -1,0 +1,219 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Node is one simulated machine.
+type Node struct {
+	world   *World
+	Index   int
+	Address netip.AddrPort
+
+	cell   *cell.Cell
+	disk   *disk
+	host   *host
+	offset time.Duration // of its clock
+	paused bool
+	queue  []func() // inputs that came while paused
+	tick   uint64   // number of the armed tick event; older ones are void
+	armed  time.Duration
+	run    int // incarnation of the process, voids events of an earlier one
+}
+
+// Cell is the running cell, nil while meshd is down.
+func (n *Node) Cell() *cell.Cell { return n.cell }
+
+// Up reports whether meshd runs.
+func (n *Node) Up() bool { return n.cell != nil }
+
+// Boot starts meshd from what the disk holds.
+func (n *Node) Boot() {
+	if n.cell != nil {
+		return
+	}
+	w := n.world
+	n.run++
+	config := n.disk.load()
+	config.Addresses = []state.Candidate{{Address: n.Address}}
+	config.Hostname = fmt.Sprintf("n%d", n.Index)
+	config.Software = "sim"
+	config.Random = rand.New(rand.NewPCG(w.random.Uint64(), w.random.Uint64()))
+	config.Entropy = func(p []byte) {
+		for len(p) > 0 {
+			var word [8]byte
+			binary.LittleEndian.PutUint64(word[:], w.random.Uint64())
+			p = p[copy(p, word[:]):]
+		}
+	}
+	config.Network = (*port)(n)
+	config.Storage = n.disk
+	config.Runner = n.host
+	config.Logger = (*nodeLogger)(n)
+	config.Timing = w.options.Timing
+	config.KeysMax = w.options.KeysMax
+	n.cell = cell.New(config)
+	w.Tracef("n%d %s boots, incarnation %d", n.Index, config.Self, config.Incarnation)
+	n.input(func(now clock.Instant) { n.cell.Start(now) })
+	n.host.connect()
+}
+
+// Kill ends meshd at once. The disk keeps what was synced, the host keeps what it runs.
+func (n *Node) Kill() {
+	if n.cell == nil {
+		return
+	}
+	n.world.Tracef("n%d killed", n.Index)
+	n.cell = nil
+	n.run++
+	n.paused, n.queue = false, nil
+	n.disk.crash()
+}
+
+// PowerOff kills meshd and everything that runs on the machine.
+func (n *Node) PowerOff() {
+	n.Kill()
+	n.host.crash()
+}
+
+// Wipe loses the disk of a machine that is down.
+func (n *Node) Wipe() { n.disk.wipe() }
+
+// Pause stops the process without killing it, as SIGSTOP does; the clock goes on (F65).
+func (n *Node) Pause() { n.paused = true }
+
+// Resume continues a paused process: everything that waited happens now.
+func (n *Node) Resume() {
+	n.paused = false
+	queue := n.queue
+	n.queue = nil
+	for _, f := range queue {
+		f()
+	}
+	n.rearm()
+}
+
+// JumpClock moves the node's clock forward, as a suspended laptop's does (F11).
+func (n *Node) JumpClock(d time.Duration) {
+	n.offset += d
+	n.rearm()
+}
+
+// inputsPausedMax bounds what a paused process' socket holds.
+const inputsPausedMax = 1000
+
+// input hands one input to the cell, arms its next tick, and lets the checkers look.
+func (n *Node) input(f func(now clock.Instant)) {
+	if n.cell == nil {
+		return
+	}
+	if n.paused {
+		if len(n.queue) < inputsPausedMax {
+			n.queue = append(n.queue, func() { n.input(f) })
+		}
+		return
+	}
+	f(n.instant())
+	if n.cell != nil {
+		n.rearm()
+	}
+	n.world.touched(n)
+}
+
+// rearm schedules the next tick at the cell's deadline.
+func (n *Node) rearm() {
+	if n.cell == nil || n.paused {
+		return
+	}
+	deadline := n.cell.Deadline()
+	if deadline == clock.Never {
+		n.tick++
+		n.armed = 0
+		return
+	}
+	at := max(time.Duration(deadline)-n.offset, n.world.now)
+	if n.armed == at && at > n.world.now {
+		return
+	}
+	n.tick++
+	n.armed = at
+	number, run := n.tick, n.run
+	n.world.After(at-n.world.now, func() {
+		if n.tick == number && n.run == run && n.cell != nil {
+			n.armed = 0
+			n.input(func(now clock.Instant) { n.cell.Tick(now) })
+		}
+	})
+}
+
+// port is the node's socket.
+type port Node
+
+// Send implements cell.Network.
+func (p *port) Send(to netip.AddrPort, datagram []byte) {
+	p.world.network.send((*Node)(p), to, datagram)
+}
+
+type nodeLogger Node
+
+// Log implements cell.Logger.
+func (l *nodeLogger) Log(_ cell.Level, text string) { l.world.Tracef("n%d %s", l.Index, text) }
+
+// Command sends a request to the node's local socket.
+func (n *Node) Command(request cell.Request, reply func(cell.Response)) {
+	n.input(func(now clock.Instant) { n.cell.Command(now, request, reply) })
+}
+
+// Connect joins the node to the cluster of another.
+func (n *Node) Connect(seed *Node) {
+	request := cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{seed.Address}}
+	n.Command(request, func(r cell.Response) {
+		if r.Status != uds.OK {
+			n.world.Tracef("n%d connect: %s", n.Index, r.Text)
+		}
+	})
+}
+
+// Set writes a key; done gets the outcome.
+func (n *Node) Set(key string, value []byte, expect uint64, done func(cell.Response)) {
+	write := uds.WriteRequest{Expect: expect, Key: key, Value: value}
+	n.Command(cell.Request{Code: uds.CodeSet, Payload: write.Append(nil)}, func(r cell.Response) {
+		n.world.Tracef("n%d set %s: %d %s", n.Index, key, r.Status, r.Text)
+		if done != nil {
+			done(r)
+		}
+	})
+}
+
+// Delete deletes a key, whatever it holds.
+func (n *Node) Delete(key string) {
+	write := uds.WriteRequest{Expect: uds.ExpectAny, Key: key}
+	n.Command(cell.Request{Code: uds.CodeDelete, Payload: write.Append(nil)}, func(r cell.Response) {
+		n.world.Tracef("n%d delete %s: %d %s", n.Index, key, r.Status, r.Text)
+	})
+}
+
+// Resolve supersedes all values of a key that the node holds now.
+func (n *Node) Resolve(key string, value []byte) {
+	register, found := n.cell.Store().Get([]byte(key))
+	if !found {
+		return
+	}
+	write := uds.WriteRequest{Expect: register.DotDigest(), Key: key, Value: value}
+	n.Command(cell.Request{Code: uds.CodeResolve, Payload: write.Append(nil)}, func(r cell.Response) {
+		n.world.Tracef("n%d resolve %s: %d %s", n.Index, key, r.Status, r.Text)
+	})
+}
+
+// ID returns the id of the machine's cell.
+func (n *Node) ID() wire.CellID { return n.disk.self }

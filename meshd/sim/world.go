@@ -1,0 +1,216 @@
+// Package sim runs whole clusters in one goroutine on virtual time: the very code of package cell that
+// the reactor drives, with a network, disks, clocks and hosts that fail as a seed dictates. The same
+// seed gives the same run, byte for byte; a failing seed is a bug report.
+//
+// The nouns. A World holds everything and pops events in order of time. A Node is one machine: a Cell
+// (while meshd runs), a Disk (survives crashes) and a Host (what runnerd keeps alive). The Network
+// decides what becomes of each datagram. Checkers look at the world after steps.
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/wire"
+)
+
+// Options of a world.
+type Options struct {
+	Seed    uint64
+	Cells   int
+	Network NetworkOptions
+	Timing  cell.Timing
+	// Trace, if set, receives one line for everything worth telling in a failure report.
+	Trace func(line string)
+	// KeysMax of every cell, 0 = the default.
+	KeysMax uint32
+}
+
+// World is one simulated universe.
+type World struct {
+	options Options
+	random  *rand.Rand
+	now     time.Duration // virtual time since the beginning
+	events  eventHeap
+	order   uint64
+	nodes   []*Node
+	byAddr  map[netip.AddrPort]*Node
+	network network
+	Steps   uint64
+	Failure error // first violation; Run stops there
+	checks  []Checker
+	nextID  uint64
+}
+
+// Checker looks at the world after a step that touched node (nil: time passed, nothing touched).
+type Checker interface {
+	Name() string
+	Check(w *World, node *Node) error
+}
+
+type event struct {
+	at    time.Duration
+	order uint64
+	run   func()
+}
+
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	if h[i].at != h[j].at {
+		return h[i].at < h[j].at
+	}
+	return h[i].order < h[j].order
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *eventHeap) Push(x any) { *h = append(*h, x.(event)) }
+
+// Pop implements heap.Interface.
+func (h *eventHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	old[len(old)-1] = event{}
+	*h = old[:len(old)-1]
+	return last
+}
+
+// New makes a world of machines that are switched off; see Node.Boot and Form.
+func New(options Options) *World {
+	w := &World{
+		options: options,
+		random:  rand.New(rand.NewPCG(options.Seed, 0x636f6c6c6f6964)),
+		byAddr:  make(map[netip.AddrPort]*Node),
+	}
+	w.network.init(w, options.Network)
+	for range options.Cells {
+		w.AddNode()
+	}
+	return w
+}
+
+// AddNode adds one machine, switched off.
+func (w *World) AddNode() *Node {
+	w.nextID++
+	index := len(w.nodes)
+	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(index >> 16), byte(index >> 8), byte(index)}), wire.Port)
+	n := &Node{world: w, Index: index, Address: address, offset: time.Duration(1 + w.random.Int64N(int64(time.Hour)))}
+	n.disk = newDisk(w, n)
+	n.host = newHost(n)
+	w.nodes = append(w.nodes, n)
+	w.byAddr[address] = n
+	return n
+}
+
+// Node returns the machine with an index.
+func (w *World) Node(i int) *Node { return w.nodes[i] }
+
+// Nodes returns all machines.
+func (w *World) Nodes() []*Node { return w.nodes }
+
+// Now returns the virtual time since the beginning.
+func (w *World) Now() time.Duration { return w.now }
+
+// Random is the world's source of chance, for scenarios.
+func (w *World) Random() *rand.Rand { return w.random }
+
+// AddChecker installs a checker.
+func (w *World) AddChecker(c Checker) { w.checks = append(w.checks, c) }
+
+// After schedules f.
+func (w *World) After(d time.Duration, f func()) {
+	w.order++
+	heap.Push(&w.events, event{w.now + d, w.order, f})
+}
+
+// Tracef tells the trace.
+func (w *World) Tracef(format string, arguments ...any) {
+	if w.options.Trace != nil {
+		w.options.Trace(fmt.Sprintf("%12.6f ", w.now.Seconds()) + fmt.Sprintf(format, arguments...))
+	}
+}
+
+// Run lets d of virtual time pass, or less if a checker objects.
+func (w *World) Run(d time.Duration) error {
+	until := w.now + d
+	for len(w.events) > 0 && w.events[0].at <= until && w.Failure == nil {
+		next := heap.Pop(&w.events).(event)
+		w.now = next.at
+		w.Steps++
+		next.run()
+	}
+	if w.Failure == nil {
+		w.now = until
+	}
+	return w.Failure
+}
+
+// Until runs until done or limit; it reports whether done came true and when.
+func (w *World) Until(limit time.Duration, done func() bool) (time.Duration, bool) {
+	begin := w.now
+	for !done() {
+		if w.now-begin >= limit || w.Failure != nil || len(w.events) == 0 {
+			return w.now - begin, false
+		}
+		next := heap.Pop(&w.events).(event)
+		w.now = next.at
+		w.Steps++
+		next.run()
+	}
+	return w.now - begin, true
+}
+
+// touched runs the checkers after an input to a node.
+func (w *World) touched(n *Node) {
+	for _, check := range w.checks {
+		if err := check.Check(w, n); err != nil && w.Failure == nil {
+			w.Failure = fmt.Errorf("seed %d at %v, %s: %w", w.options.Seed, w.now, check.Name(), err)
+			w.Tracef("VIOLATION %v", w.Failure)
+		}
+	}
+}
+
+// Form boots every machine and joins all to the first, which founded the cluster.
+func (w *World) Form(limit time.Duration) error {
+	for _, n := range w.nodes {
+		n.Boot()
+	}
+	if err := w.Run(10 * time.Millisecond); err != nil {
+		return err
+	}
+	for _, n := range w.nodes[1:] {
+		n.Connect(w.nodes[0])
+	}
+	took, ok := w.Until(limit, w.Formed)
+	if !ok {
+		return fmt.Errorf("seed %d: cluster of %d not formed after %v: %w", w.options.Seed, len(w.nodes), took, w.Failure)
+	}
+	w.Tracef("formed in %v", took)
+	return nil
+}
+
+// Formed reports whether all running cells are active and see each other alive.
+func (w *World) Formed() bool {
+	up := 0
+	for _, n := range w.nodes {
+		if n.cell != nil {
+			up++
+		}
+	}
+	for _, n := range w.nodes {
+		if n.cell != nil && (n.cell.Phase() != cell.Active || n.cell.AliveCount() < up) {
+			return false
+		}
+	}
+	return true
+}
+
+// instant translates virtual time to a node's clock.
+func (n *Node) instant() clock.Instant { return clock.Instant(n.world.now + n.offset) }

@@ -1,0 +1,46 @@
+package wire
+
+import "encoding/binary"
+
+// Payload sizes of the hole-punching messages (F21).
+const (
+	PunchReqSize = ContactSize + 8
+	PunchSynSize = 8
+)
+
+// PunchReq is the payload of PUNCH_REQ (F35): from A to the coordinator it names B, from the
+// coordinator to A and to B it names the other one as the coordinator observes it.
+type PunchReq struct {
+	Target     Contact
+	Rendezvous uint64 // echoed in both sides' PUNCH_SYN
+}
+
+// AppendPunchReq appends the payload of PUNCH_REQ.
+func AppendPunchReq(dst []byte, p PunchReq) []byte {
+	return binary.BigEndian.AppendUint64(AppendContact(dst, p.Target), p.Rendezvous)
+}
+
+// ParsePunchReq decodes the payload of PUNCH_REQ.
+func ParsePunchReq(payload []byte, o Options) (PunchReq, error) {
+	if len(payload) != PunchReqSize {
+		return PunchReq{}, ErrLength
+	}
+	target, err := ParseContact(payload[:ContactSize], o)
+	if err != nil {
+		return PunchReq{}, err
+	}
+	return PunchReq{target, binary.BigEndian.Uint64(payload[ContactSize:])}, nil
+}
+
+// AppendPunchSyn appends the payload of PUNCH_SYN.
+func AppendPunchSyn(dst []byte, rendezvous uint64) []byte {
+	return binary.BigEndian.AppendUint64(dst, rendezvous)
+}
+
+// ParsePunchSyn decodes the payload of PUNCH_SYN.
+func ParsePunchSyn(payload []byte) (rendezvous uint64, err error) {
+	if len(payload) != PunchSynSize {
+		return 0, ErrLength
+	}
+	return binary.BigEndian.Uint64(payload), nil
+}
