@@ -45,12 +45,19 @@ func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID,
 		a.receiveReply(now, s, begin)
 		return
 	}
+	if a.hasBegun(from, nonce) {
+		a.stats.Dropped++ // the late answer to a BEGIN of ours; nothing in it tells it from a new one
+		return
+	}
 	bootstrap := false
 	switch {
 	case s == nil:
 	case !s.initiator && s.nonce == nonce: // our reply was lost
 		s.heard = now
-		a.Send(from, wire.TypeAEBegin, nonce, s.begin)
+		if now.Sub(s.replied) >= replyInterval {
+			s.replied = now
+			a.Send(from, wire.TypeAEBegin, nonce, s.begin)
+		}
 		return
 	case !s.initiator: // the peer gave the old session up
 		a.fail(s)
@@ -75,6 +82,7 @@ func (a *Sessions) respond(now clock.Instant, from wire.CellID, nonce uint32, be
 	a.count++
 	a.state(s, len(begin.Vector) > 0 || (a.count-1)%VectorEvery == 0)
 	a.meet(s, begin)
+	s.replied = now
 	a.Send(from, wire.TypeAEBegin, nonce, s.begin)
 	a.plan(s)
 	a.completeIfEqual(now, s, begin)
@@ -205,6 +213,16 @@ func (a *Sessions) receiveEnd(now clock.Instant, s *session, from wire.CellID, n
 	default:
 		a.stats.Dropped++
 	}
+}
+
+// hasBegun reports whether this side began a session with the peer under the nonce not long ago.
+func (a *Sessions) hasBegun(peer wire.CellID, nonce uint32) bool {
+	for _, b := range a.begun {
+		if b.peer == peer && b.nonce == nonce {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *Sessions) wasClosed(peer wire.CellID, nonce uint32) bool {

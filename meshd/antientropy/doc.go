@@ -34,8 +34,8 @@
 //
 // # Limits
 //
-// One outgoing and two incoming sessions, one per peer; a BEGIN beyond that is dropped and repeated by
-// its sender. If two cells begin with each other at once, the one with the greater id gives way. 64
+// One outgoing and two incoming sessions, one per peer; a BEGIN beyond that waits in a line of 128 for up
+// to 2 s. If two cells begin with each other at once, the one with the greater id gives way. 64
 // unacknowledged frames and 64 unacknowledged answers per session. 100 messages per second, 2000 when
 // one side has less than half of the keys of the other or is bootstrapping. A frame is tried 24 times, AE_BEGIN
 // 8 times, a session ends after 20 s of silence or after 10 minutes.

@@ -15,6 +15,7 @@ const (
 	incomingMax = 2
 	slotsMax    = 64   // unacknowledged frames, and as many answers
 	vectorsMax  = 4096 // peers whose vectors are remembered
+	begunMax    = 64   // own BEGINs whose late answers are recognised
 	closedMax   = 16   // ended sessions whose AE_END is repeated on demand
 
 	// VectorEvery is how often a session carries the stability vectors without garbage waiting (F44).
@@ -23,7 +24,12 @@ const (
 
 // Timing. Silence must outlast many tries at 30 % loss.
 const (
-	silenceMax        = 20 * time.Second
+	silenceMax = 20 * time.Second
+	// answeredSilenceMax lets the initiator repeat its BEGIN and its first request a few times.
+	answeredSilenceMax = 5 * time.Second
+	// replyInterval bounds the answers to repeated BEGINs: two cells that each take the other for the
+	// initiator must not keep answering each other.
+	replyInterval     = 100 * time.Millisecond
 	durationMax       = 10 * time.Minute
 	retryInitial      = 300 * time.Millisecond
 	retryMin          = 30 * time.Millisecond
@@ -32,9 +38,9 @@ const (
 	beginAttemptsMax  = 8
 	yieldAfterSilence = 2 * time.Second // a peer that begins anew after this has lost the session
 
-	steadyCost  = time.Second / 100  // per message (AE_RATE_LIMIT)
-	steadyBurst = 10 * steadyCost    // messages at once
-	fastCost    = time.Second / 2000 // F53
+	steadyCost  = time.Second / 100     // per message (AE_RATE_LIMIT)
+	steadyBurst = slotsMax * steadyCost // messages at once: what most sessions need in all
+	fastCost    = time.Second / 2000    // F53
 	fastBurst   = slotsMax * fastCost
 )
 
@@ -70,6 +76,8 @@ type Sessions struct {
 	stats    Stats
 	sessions [outgoingMax + incomingMax]*session // the first is for outgoing ones
 	waiting  []waitingBegin                      // for an incoming one
+	begun    [begunMax]ending                    // the latest BEGINs of our own
+	begunAt  int
 	closed   [closedMax]ending
 	closedAt int
 	count    uint32 // sessions begun here, for VectorEvery
