@@ -60,8 +60,8 @@ func TestF42_GossipReachesEveryCell(t *testing.T) {
 			slices.Sort(times)
 			depth, slow := depths[(len(depths)-1)*99/100], times[(len(times)-1)*99/100]
 			perCell := float64(frames) / float64(alive)
-			t.Logf("complete %d/%d, cells %.5f, hops %d, 99 %% of cells in %v, datagrams per cell %.2f", complete, c.runs,
-				float64(have)/float64(alive), depth, slow.Round(time.Millisecond), perCell)
+			t.Logf("complete %d/%d, cells %.5f, hops %d, 99 %% of cells in %v, datagrams per cell %.2f",
+				complete, c.runs, float64(have)/float64(alive), depth, slow.Round(time.Millisecond), perCell)
 			if float64(complete) < c.complete*float64(c.runs) || float64(have) < 0.999*float64(alive) {
 				t.Errorf("reached all in %d of %d runs, %d of %d cells", complete, c.runs, have, alive)
 			}
