@@ -92,8 +92,9 @@ func TestF42_Targets(t *testing.T) {
 }
 
 // TestF28_RetriesAndMovesOn follows one unanswered write: the ring edge tries four times with growing
-// pauses and goes from successor to successor, eight at most; random targets are tried once.
+// pauses and goes from successor to successor, twelve at most; random targets are tried once.
 func TestF28_RetriesAndMovesOn(t *testing.T) {
+	const last = 200 + 100*(SuccessorsMax-1) // where the ring edge must end
 	var ids []wire.CellID
 	for id := wire.CellID(200); id <= 3000; id += 100 {
 		ids = append(ids, id)
@@ -115,10 +116,10 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 		b.Tick(b.now)
 	}
 	for id, n := range attempts {
-		if id > 900 && n != attemptsRandom {
+		if id > last && n != attemptsRandom {
 			t.Errorf("%d attempts at the random target %v, want %d", n, id, attemptsRandom)
 		}
-		if id > 900 {
+		if id > last {
 			continue
 		}
 		if n != attemptsMax {
@@ -130,7 +131,7 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 			}
 		}
 	}
-	for id := wire.CellID(200); id <= 900; id += 100 {
+	for id := wire.CellID(200); id <= last; id += 100 {
 		if attempts[id] == 0 {
 			t.Errorf("the ring edge did not reach successor %v", id)
 		}
