@@ -144,7 +144,8 @@ func TestF34_KernelWithoutIPv6(t *testing.T) {
 				t.Errorf("bound to %v", r.LocalAddress())
 			}
 			run(t, r, echo(r))
-			roundTrip(t, dial(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.5"), r.LocalAddress().Port())), "ping")
+			port := r.LocalAddress().Port()
+			roundTrip(t, dial(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.5"), port)), "ping")
 		}
 	})
 }
@@ -188,7 +189,8 @@ func TestF30_DontFragmentIsSet(t *testing.T) {
 	for _, bind := range []string{"[::]:0", "127.0.0.1:0"} {
 		r := open(t, small(DriverEpoll, netip.MustParseAddrPort(bind)))
 		fd := coreOf(r).socket.fd
-		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER); err != nil || v != unix.IP_PMTUDISC_PROBE {
+		v, err := unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER)
+		if err != nil || v != unix.IP_PMTUDISC_PROBE {
 			t.Errorf("%s: IP_MTU_DISCOVER %d, %v", bind, v, err)
 		}
 		if coreOf(r).family != unix.AF_INET6 {
