@@ -54,6 +54,13 @@ func (b *bench) moveTo(where wire.CellID) {
 	}
 }
 
+// rankFirst finds a hash key that gives the cell rank 0.
+func (b *bench) rankFirst(cell wire.CellID) {
+	for k := uint64(0); b.planner.Compute(b.cells, b.workloads).Of(10)[0].Cell != cell; k++ {
+		b.planner = placement.NewPlanner(k, 0)
+	}
+}
+
 func (b *bench) spec(change func(*workload.Spec)) {
 	spec := *b.workloads[0].Spec
 	change(&spec)
@@ -254,10 +261,7 @@ func TestF75_HigherRanksCount(t *testing.T) {
 	b := newBench(t, self)
 	b.cells[1].NoNew = false
 	b.spec(func(s *workload.Spec) { s.Replicas = 2 })
-	if b.planner.Compute(b.cells, b.workloads).Of(10)[0].Cell != self {
-		b.workloads[0].KeyHash = 11
-		t.Fatal("the test needs a key for which this cell has rank 0")
-	}
+	b.rankFirst(self)
 	b.actual = []Actual{instance(7, Ready)}
 	b.expect()
 	b.ready[other] = 7
@@ -269,6 +273,28 @@ func TestF75_HigherRanksCount(t *testing.T) {
 	b.spec(func(s *workload.Spec) { s.Update.UnavailableMax = 1 })
 	b.actual[0].State = Unready // it does not serve, so its end makes nothing worse
 	b.wait(RepeatInterval)
+	b.expect(start(1))
+}
+
+// The wait of min_ready starts anew when the lower ranks were not READY in between.
+func TestF75_MinReadyIsContinuous(t *testing.T) {
+	b := newBench(t, self)
+	b.cells[1].NoNew = false
+	b.spec(func(s *workload.Spec) { s.Replicas, s.Update.MinReadySeconds = 2, 10 })
+	b.rankFirst(other)
+	b.actual, b.ready[other] = []Actual{instance(7, Ready)}, 1
+	b.expect()
+	b.wait(9 * time.Second)
+	b.ready[other] = 7
+	b.expect()
+	b.ready[other] = 1
+	b.expect()
+	b.wait(9 * time.Second)
+	b.expect()
+	if b.r.Deadline() != b.now.Add(time.Second) {
+		t.Error("no deadline for the end of the wait")
+	}
+	b.wait(time.Second)
 	b.expect(start(1))
 }
 
