@@ -88,8 +88,14 @@ func start(t *testing.T, cells int) *fixture {
 // config is hello with a number of replicas and one more line.
 func (f *fixture) config(replicas int, line string) string {
 	f.t.Helper()
-	text := fmt.Sprintf("spread hello {\n process %s\n replicas %d\n port %d\n health http %d /healthz interval=200ms\n %s\n}\n",
-		f.Program("hello"), replicas, f.port, f.port, line)
+	text := fmt.Sprintf(`spread hello {
+	process %s
+	replicas %d
+	port %d
+	health http %d /healthz interval=200ms
+	%s
+}
+`, f.Program("hello"), replicas, f.port, f.port, line)
 	path := filepath.Join(f.t.TempDir(), "hello.colloid")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
