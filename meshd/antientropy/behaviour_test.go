@@ -129,6 +129,16 @@ func TestF43_LargeRegisterChangingMeanwhile(t *testing.T) {
 			t.Fatal("rejected")
 		}
 	}
+	supersede := func(actors ...wire.CellID) { // so that what follows moves up into earlier frames
+		store := n.cells[1].store
+		r := wire.Record{KeyHash: store.Hash(name), Name: name}
+		for _, actor := range actors {
+			r.Context = wire.AppendDot(r.Context, wire.Dot{Actor: actor, Sequence: 2})
+		}
+		if !store.Merge(&r).Changed {
+			t.Fatal("nothing superseded")
+		}
+	}
 	for actor := range wire.CellID(40) {
 		sibling(100+actor, 1)
 	}
@@ -137,9 +147,9 @@ func TestF43_LargeRegisterChangingMeanwhile(t *testing.T) {
 	frames := 0
 	n.tap = func(from, _ wire.CellID, kind wire.Type, _ uint32, _ []byte) bool {
 		if kind == wire.TypeAEState && from == 1 {
-			if frames++; frames%7 == 0 && frames < 40 {
-				sibling(wire.CellID(100+frames), 2)
+			if frames++; frames%5 == 0 && frames < 30 {
 				sibling(wire.CellID(140-frames), 3)
+				supersede(wire.CellID(100+frames), wire.CellID(101+frames))
 			}
 		}
 		return false
@@ -204,6 +214,59 @@ func TestF45_StaleRecordsAreAnsweredInTheSession(t *testing.T) {
 	}
 }
 
+// TestF45_VectorWaitsForTheAnswers: while the objections to a returning cell's state do not arrive, its
+// vector does not rise, whichever side began.
+func TestF45_VectorWaitsForTheAnswers(t *testing.T) {
+	for _, initiator := range []wire.CellID{2, 3} {
+		n := newNetwork(t, 1, 3)
+		for i := range 40 {
+			n.cells[1].write(fmt.Sprintf("spread.key%d", i), "v")
+		}
+		n.session(1, 3)
+		for i := range 40 {
+			n.cells[1].write(fmt.Sprintf("spread.key%d", i), "")
+		}
+		n.session(1, 2)
+		n.cells[2].sessions.SetMembers([]wire.CellID{1, 2})
+		if n.session(1, 2); n.cells[2].sessions.Collect() != 40 {
+			t.Fatal("not collected")
+		}
+		n.cells[2].sessions.count, n.cells[3].sessions.count = 0, 0
+		n.tap = func(from, _ wire.CellID, kind wire.Type, _ uint32, payload []byte) bool {
+			return from == 2 && kind == wire.TypeAEState && payload[8] == 0
+		}
+		n.session(initiator, 5-initiator)
+		if n.cells[3].store.Stable(1) == 80 {
+			t.Fatalf("initiator %v: the vector rose although the answers were lost", initiator)
+		}
+		n.tap = nil
+		n.cells[2].sessions.count, n.cells[3].sessions.count = 0, 0
+		if n.session(initiator, 5-initiator); n.cells[3].store.Stable(1) != 80 {
+			t.Fatalf("initiator %v: the vector did not rise with the answers", initiator)
+		}
+	}
+}
+
+// TestLostAcknowledgementOfAQuestion: a question that comes again does not send the state again.
+func TestLostAcknowledgementOfAQuestion(t *testing.T) {
+	frames := func(lose bool) uint64 {
+		n := newNetwork(t, 1, 2)
+		load(n.cells[1].store, 500, 1)
+		n.tap = func(from, _ wire.CellID, kind wire.Type, _ uint32, payload []byte) bool {
+			first := lose && from == 1 && kind == wire.TypeDeltaAck
+			lose = lose && !first
+			return first
+		}
+		if a, b := n.session(2, 1); !a || !b {
+			t.Fatalf("completed %v, %v", a, b)
+		}
+		return n.cells[1].sessions.Stats().Frames
+	}
+	if once, again := frames(false), frames(true); once != again {
+		t.Fatalf("%d frames, %d when the question was repeated", once, again)
+	}
+}
+
 // TestF50_FullStoreAcknowledgesNothing: a receiver without room must not appear to have the state.
 func TestF50_FullStoreAcknowledgesNothing(t *testing.T) {
 	n := newNetwork(t, 1, 2)
@@ -212,13 +275,20 @@ func TestF50_FullStoreAcknowledgesNothing(t *testing.T) {
 	n.renew(n.cells[2])
 	load(n.cells[1].store, 200, 1)
 	n.cells[1].write("spread.x", "x")
-	a, b := n.session(1, 2)
+	n.cells[1].sessions.Start(n.now, 2, false)
+	for end := n.now.Add(2 * time.Second); n.step(end); {
+	}
+	if n.cells[2].sessions.Running(1) || n.cells[2].sessions.Stats().Failed != 1 {
+		t.Fatal("the full cell goes on with the session")
+	}
+	n.settle(11 * time.Minute)
+	a, b := len(n.cells[1].completed) > 0, len(n.cells[2].completed) > 0
 	if a || b || full.Stable(1) != 0 || !full.Degraded() {
 		t.Fatalf("completed %v, %v; vector at %d, degraded %v", a, b, full.Stable(1), full.Degraded())
 	}
 }
 
-// TestStateOutsideOfSessions: gossip's AE_STATE is merged, acknowledged and, if stale, answered.
+// TestStateOutsideOfSessions: gossip's AE_STATE is merged and acknowledged or, if stale, answered.
 func TestStateOutsideOfSessions(t *testing.T) {
 	n := newNetwork(t, 1, 2)
 	p := n.cells[1]
@@ -244,7 +314,7 @@ func TestStateOutsideOfSessions(t *testing.T) {
 	q.store.RaiseStable(r.Context)
 	sent = nil
 	q.sessions.Receive(n.now, 1, header, payload)
-	if fmt.Sprint(sent) != "[AE_STATE CRDT_DELTA_ACK]" || q.store.Len() != 0 {
+	if fmt.Sprint(sent) != "[AE_STATE]" || q.store.Len() != 0 {
 		t.Fatalf("sent %v", sent)
 	}
 	if q.sessions.KnowsNonce(1, 5) {

@@ -10,8 +10,10 @@ import (
 
 // Each reason has its sentence, with the figure an operator needs (F72 T: EXPLAIN).
 func TestF72_ExplainVerdicts(t *testing.T) {
-	base := workload.Spec{Runtime: workload.RuntimeOCI, Replicas: 1, CPUMillicores: 500, MemoryMiB: 600, DiskMiB: 10,
-		Ports: []workload.Port{{Host: 53, Container: 53, Protocol: workload.UDP}}}
+	base := workload.Spec{
+		Runtime: workload.RuntimeOCI, Replicas: 1, CPUMillicores: 500, MemoryMiB: 600, DiskMiB: 10,
+		Ports: []workload.Port{{Host: 53, Container: 53, Protocol: workload.UDP}},
+	}
 	for want, change := range map[string]func(*Cell, *Workload, *workload.Spec){
 		"placed":                  func(*Cell, *Workload, *workload.Spec) {},
 		"runtime oci not offered": func(c *Cell, _ *Workload, _ *workload.Spec) { c.Flags = 0 },
@@ -49,8 +51,10 @@ func TestF72_ExplainVerdicts(t *testing.T) {
 		w := Workload{KeyHash: 5, Spec: &spec}
 		change(&cell, &w, &spec)
 		// Served before, whatever w is: takes 100 millicores, an instance slot and port 80/tcp.
-		first := Workload{KeyHash: 9, Spec: &workload.Spec{Runtime: workload.RuntimeProcess, Replicas: 1, Priority: 1,
-			CPUMillicores: 100, Ports: []workload.Port{{Host: 80}}}}
+		first := Workload{KeyHash: 9, Spec: &workload.Spec{
+			Runtime: workload.RuntimeProcess, Replicas: 1, Priority: 1, CPUMillicores: 100,
+			Ports: []workload.Port{{Host: 80}},
+		}}
 		if want == "runtime oci not offered" {
 			first.Spec = nil
 		}
@@ -78,6 +82,52 @@ func TestExplainOfSpareCells(t *testing.T) {
 	}
 	if p.Explain(1) != nil {
 		t.Error("explained a workload that does not exist")
+	}
+}
+
+func TestExplainOfStatefulScores(t *testing.T) {
+	cells, list := benchmarkInput(4, 1, 3)
+	list[0].Spec.Stateful = true
+	p := NewPlanner(testKey0, testKey1)
+	plan, key := p.Compute(cells, list), list[0].KeyHash
+	for _, line := range p.Explain(key) {
+		index := uint16(0) // of a cell without a replica
+		for _, r := range plan.Of(key) {
+			if r.Cell == line.Cell {
+				index = r.Slot
+			}
+		}
+		if line.Score != p.Score(key, line.Cell, index) {
+			t.Errorf("%+v: not the score of index %d", line, index)
+		}
+	}
+}
+
+// A cordoned cell may keep what it runs, if it still ranks for it.
+func TestExplainOfKeepers(t *testing.T) {
+	cells, list := benchmarkInput(3, 1, 1)
+	p, key := NewPlanner(testKey0, testKey1), list[0].KeyHash
+	p.Compute(cells, list)
+	lines := p.Explain(key)
+	for i := range cells {
+		cells[i].NoNew = cells[i].ID != lines[1].Cell
+	}
+	list[0].Keepers = []wire.CellID{lines[2].Cell}
+	plan := p.Compute(cells, list)
+	for i, want := range []string{"leaving", "placed", "not needed: 1 better cell holds the replica"} {
+		if got := p.Explain(key)[i]; got.Verdict != want {
+			t.Errorf("%+v, want %q", got, want)
+		}
+	}
+	list[0].Spec = &workload.Spec{Runtime: workload.RuntimeOCI, Replicas: 3}
+	list[0].Keepers = append(list[0].Keepers, list[0].Keepers[0]) // listed twice, still one cell
+	if n := p.Compute(cells, list).Len(); n != 2 {
+		t.Errorf("%d replicas on 2 cells", n)
+	}
+	for _, c := range cells {
+		if plan.TakesNew(c.ID) != (c.ID == lines[1].Cell) {
+			t.Errorf("cell %s takes new: %t", c.ID, plan.TakesNew(c.ID))
+		}
 	}
 }
 

@@ -55,39 +55,55 @@ func difference(a, b map[[2]uint64]bool) (list [][2]uint64) {
 }
 
 // Without shortage a death moves the dead cell's replicas and nothing else, and a join moves replicas
-// to the new cell only, over a long history that uses up the kept rankings.
+// to the new cell only, over long histories that use up the kept rankings and grow complete ones.
 func TestEXEC3_MinimalMovement(t *testing.T) {
-	cells, list := benchmarkInput(60, 200, 3)
-	all, p, random := slices.Clone(cells), NewPlanner(testKey0, testKey1), rand.New(rand.NewPCG(3, 4))
-	before := pairs(p.Compute(cells, list), list)
-	if len(before) != 600 {
-		t.Fatalf("%d replicas on distinct cells", len(before))
-	}
-	for range 400 {
-		i := random.IntN(len(all))
-		at, found := slices.BinarySearchFunc(cells, all[i].ID, func(c Cell, id wire.CellID) int {
-			return cmp.Compare(c.ID, id)
-		})
-		if found && len(cells) > 4 {
-			cells = slices.Delete(slices.Clone(cells), at, at+1)
-		} else if !found {
-			cells = slices.Insert(slices.Clone(cells), at, all[i])
+	for _, spare := range []int{1, spareLength} {
+		cells, list := benchmarkInput(60, 200, 3)
+		all, p, random := slices.Clone(cells), NewPlanner(testKey0, testKey1), rand.New(rand.NewPCG(3, 4))
+		p.spare = spare
+		if spare == 1 {
+			cells = cells[:4]
 		}
-		after := pairs(p.Compute(cells, list), list)
-		lost, gained := difference(before, after), difference(after, before)
-		if len(lost) != len(gained) || len(after) != 600 {
-			t.Fatalf("lost %d, gained %d, have %d", len(lost), len(gained), len(after))
-		}
-		moved := gained // a join: only the new cell gains; a death: only the dead cell loses
-		if found {
-			moved = lost
-		}
-		for _, pair := range moved {
-			if wire.CellID(pair[1]) != all[i].ID {
-				t.Fatalf("cell %016x changed when %s did", pair[1], all[i].ID)
+		before := pairs(p.Compute(cells, list), list)
+		for step := range 400 {
+			changed := all[random.IntN(len(all))]
+			at, died := slices.BinarySearchFunc(cells, changed.ID, func(c Cell, id wire.CellID) int {
+				return cmp.Compare(c.ID, id)
+			})
+			if died && len(cells) == 4 {
+				continue
+			} else if died {
+				cells = slices.Delete(slices.Clone(cells), at, at+1)
+			} else {
+				cells = slices.Insert(slices.Clone(cells), at, changed)
 			}
+			after := pairs(p.Compute(cells, list), list)
+			checkMovement(t, before, after, changed.ID, died)
+			if step%20 == 0 {
+				checkRankings(t, p)
+			}
+			before = after
 		}
-		before = after
+		if len(p.nodes) > len(all)+1 {
+			t.Errorf("%d nodes kept for at most %d cells", len(p.nodes), len(all))
+		}
+	}
+}
+
+func checkMovement(t *testing.T, before, after map[[2]uint64]bool, changed wire.CellID, died bool) {
+	t.Helper()
+	lost, gained := difference(before, after), difference(after, before)
+	if len(before) != 600 || len(after) != 600 || len(lost) != len(gained) {
+		t.Fatalf("lost %d, gained %d, have %d", len(lost), len(gained), len(after))
+	}
+	moved := gained // a join: only the new cell gains; a death: only the dead cell loses
+	if died {
+		moved = lost
+	}
+	for _, pair := range moved {
+		if wire.CellID(pair[1]) != changed {
+			t.Fatalf("cell %016x changed when %s did", pair[1], changed)
+		}
 	}
 }
 
@@ -161,7 +177,17 @@ func TestF78_MoreReplicasThanCells(t *testing.T) {
 	if plan.ShortOfRoom(list[0].KeyHash) {
 		t.Error("room is not what is missing")
 	}
-	if n, reason = p.Compute(nil, list).Unplaced(list[0].KeyHash); n != 5 || !strings.HasSuffix(reason, "no cell is healthy") {
+	list[0].Spec = &workload.Spec{Runtime: workload.RuntimeOCI, Replicas: 5, Oversubscribe: true}
+	for i := range cells {
+		cells[i].Capacity.InstancesMax = 1
+	}
+	plan = NewPlanner(testKey0, testKey1).Compute(cells, list)
+	n, reason = plan.Unplaced(list[0].KeyHash)
+	if want := "no cell for 2 of 5 replicas: 3 without a free instance slot"; n != 2 || reason != want {
+		t.Errorf("oversubscribed: %d, %q", n, reason)
+	}
+	n, reason = p.Compute(nil, list).Unplaced(list[0].KeyHash)
+	if n != 5 || !strings.HasSuffix(reason, "no cell is healthy") {
 		t.Errorf("without cells: %d, %q", n, reason)
 	}
 	list[0].Spec = &workload.Spec{Runtime: workload.RuntimeOCI}
@@ -190,11 +216,15 @@ func TestF73_FlagsAndLabelsDecide(t *testing.T) {
 		want   bool
 		change func(*Cell, *workload.Spec)
 	}{
-		"plain":            {true, func(*Cell, *workload.Spec) {}},
-		"no flag":          {false, func(c *Cell, _ *workload.Spec) { c.Flags = state.FlagGateway | state.FlagWasm }},
-		"process":          {true, func(_ *Cell, s *workload.Spec) { s.Runtime = workload.RuntimeProcess }},
-		"wasm":             {false, func(_ *Cell, s *workload.Spec) { s.Runtime = workload.RuntimeWasm }},
-		"unknown runtime":  {false, func(c *Cell, s *workload.Spec) { c.Flags, s.Runtime = ^uint32(state.FlagDegraded), 9 }},
+		"plain": {true, func(*Cell, *workload.Spec) {}},
+		"no flag": {false, func(c *Cell, _ *workload.Spec) {
+			c.Flags = state.FlagGateway | state.FlagWasm
+		}},
+		"process": {true, func(_ *Cell, s *workload.Spec) { s.Runtime = workload.RuntimeProcess }},
+		"wasm":    {false, func(_ *Cell, s *workload.Spec) { s.Runtime = workload.RuntimeWasm }},
+		"unknown runtime": {false, func(c *Cell, s *workload.Spec) {
+			c.Flags, s.Runtime = ^uint32(state.FlagDegraded), 9
+		}},
 		"degraded":         {false, func(c *Cell, _ *workload.Spec) { c.Flags |= state.FlagDegraded }},
 		"leaving":          {false, func(c *Cell, _ *workload.Spec) { c.NoNew = true }},
 		"architecture":     {false, func(_ *Cell, s *workload.Spec) { s.Architecture = "arm64" }},

@@ -35,7 +35,9 @@ const (
 
 // newBench has one workload of one replica and digest 1, which runs on the cell where says.
 func newBench(t testing.TB, where wire.CellID) *bench {
-	b := &bench{t: t, r: New(self), now: 1e9, planner: placement.NewPlanner(1, 2), ready: map[wire.CellID]uint64{}}
+	b := &bench{
+		t: t, r: New(self), now: 1e9, planner: placement.NewPlanner(1, 2), ready: map[wire.CellID]uint64{},
+	}
 	for _, id := range []wire.CellID{self, other} {
 		b.cells = append(b.cells, placement.Cell{ID: id, Flags: state.FlagProcess})
 	}
@@ -410,7 +412,8 @@ func TestF75_OversubscribedSlots(t *testing.T) {
 	in.Actual[0] = inSlot(0, 1)
 	got := b.r.Run(b.now, in)
 	// Slot 3 is one too many; slot 1 may update because slot 0 is READY; slot 2 waits.
-	if len(got) != 2 || got[0].Kind != Stop || got[0].ID.Slot != 3 || got[1].Kind != Start || got[1].ID.Slot != 1 {
+	if len(got) != 2 || got[0].Kind != Stop || got[0].ID.Slot != 3 ||
+		got[1].Kind != Start || got[1].ID.Slot != 1 {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -451,7 +454,8 @@ func steady(t testing.TB) (*Reconciler, *Input) {
 		})
 	}
 	in := &Input{
-		Self: self, Authoritative: true, Plan: placement.NewPlanner(1, 2).Compute(cells, workloads), Workloads: workloads,
+		Self: self, Authoritative: true, Workloads: workloads,
+		Plan:     placement.NewPlanner(1, 2).Compute(cells, workloads),
 		Ready:    func(uint64, wire.CellID, uint16, uint64) bool { return true },
 		ReadyOld: func(uint64, wire.CellID, uint16) bool { return true },
 		Frozen:   func(uint64) bool { return false },
