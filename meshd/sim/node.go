@@ -215,11 +215,16 @@ func (n *Node) Command(request cell.Request, reply func(cell.Response)) {
 }
 
 // Connect joins the node to the cluster of another.
-func (n *Node) Connect(seed *Node) {
-	request := cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{seed.Address}}
+func (n *Node) Connect(seed *Node) { n.connect(seed, false, nil) }
+
+func (n *Node) connect(seed *Node, merge bool, done func(cell.Response)) {
+	request := cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{seed.Address}, Merge: merge}
 	n.Command(request, func(r cell.Response) {
 		if r.Status != uds.OK {
 			n.world.Tracef("n%d connect: %s", n.Index, r.Text)
+		}
+		if done != nil {
+			done(r)
 		}
 	})
 }

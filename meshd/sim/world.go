@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/wire"
@@ -141,26 +142,39 @@ func (w *World) Form(limit time.Duration) error {
 		return err
 	}
 	for _, n := range w.nodes[1:] {
-		n.Connect(w.nodes[0])
+		w.join(n, w.nodes[0])
 	}
 	took, ok := w.Until(limit, w.Formed)
 	if !ok {
-		return fmt.Errorf("seed %d: cluster of %d not formed after %v: %w", w.options.Seed, len(w.nodes), took, w.Failure)
+		return fmt.Errorf("seed %d: cluster of %d not formed after %v: %v", w.options.Seed, len(w.nodes), took, w.Failure)
 	}
 	w.Tracef("formed in %v", took)
 	return nil
+}
+
+// join connects a node, again and again: a cell takes in a few joiners at a time.
+func (w *World) join(n, seed *Node) {
+	n.connect(seed, false, func(r cell.Response) {
+		if r.Status != uds.OK {
+			w.After(time.Second, func() { w.join(n, seed) })
+		}
+	})
 }
 
 // Formed reports whether all running cells are active and see each other alive.
 func (w *World) Formed() bool {
 	up := 0
 	for _, n := range w.nodes {
-		if n.cell != nil {
-			up++
+		if n.cell == nil {
+			continue
 		}
+		if n.cell.Phase() != cell.Active || !n.cell.Joined() && len(w.nodes) > 1 {
+			return false
+		}
+		up++
 	}
 	for _, n := range w.nodes {
-		if n.cell != nil && (n.cell.Phase() != cell.Active || n.cell.AliveCount() < up) {
+		if n.cell != nil && n.cell.AliveCount() < up {
 			return false
 		}
 	}
