@@ -2,6 +2,7 @@ package cell
 
 import (
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/gossip"
 	"colloid.net/meshd/placement"
 )
 
@@ -31,10 +32,10 @@ func (c *Cell) Occupancies() []Occupancy {
 		{"instances", len(c.runner.actual), instancesMax},
 		{"returns", len(c.returns), sessionsWantedMax},
 		{"boot answers", len(c.boot.answered), guestsMax},
-		{"gossip pending", c.gossip.Stats().Pending, gossipPendingMax},
+		{"gossip pending", c.gossip.Stats().Pending, gossip.PendingMax},
 		{"changes", len(c.changes.list), 0},
 	}
 }
 
-// gossipPendingMax is the size of the retry ring (SPEC-REVIEW Appendix A).
-const gossipPendingMax = 4096
+// ConflictKeys returns the operator keys that the cell shows as in CONFLICT. Nobody else may change it.
+func (c *Cell) ConflictKeys() map[string]struct{} { return c.views.conflicts }

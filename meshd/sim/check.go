@@ -91,6 +91,27 @@ func (w *World) written(n *Node, raw []byte) {
 	}
 }
 
+// losing tells the checkers that a machine is about to lose what its disk learnt since a moment.
+func (w *World) losing(n *Node, since time.Duration) {
+	for _, lost := range w.lost {
+		lost(n, since)
+	}
+}
+
+func (w *World) syncedWrite(n *Node, raw []byte) {
+	for len(raw) > 0 && len(w.synced) > 0 {
+		var record wire.Record
+		rest, err := wire.NextStateRecord(raw, &record)
+		if err != nil {
+			return
+		}
+		raw = rest
+		for _, synced := range w.synced {
+			synced(n, &record)
+		}
+	}
+}
+
 // CheckCalm runs what must hold when no fault is left.
 func (w *World) CheckCalm() error {
 	for _, check := range w.checks {

@@ -110,10 +110,13 @@ func (d *disk) AppendWrite(ticket uint64, record []byte) {
 	copied := bytes.Clone(record)
 	d.world.written(d.node, copied)
 	if d.forgetsWrites {
-		d.later(ticket, func() {})
+		d.later(ticket, func() { d.world.syncedWrite(d.node, copied) })
 		return
 	}
-	d.later(ticket, func() { d.writes = append(d.writes, copied) })
+	d.later(ticket, func() {
+		d.writes = append(d.writes, copied)
+		d.world.syncedWrite(d.node, copied)
+	})
 }
 
 // SaveSnapshot implements cell.Storage.

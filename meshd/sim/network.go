@@ -28,6 +28,9 @@ type network struct {
 	foreign map[netip.AddrPort]*foreignTraffic // of addresses that are no machine of this world
 	tap     func(from, to *Node, datagram []byte)
 
+	epoch, weather, parted int           // numbers of faults: only the latest of a kind is undone at its end
+	stormy                 time.Duration // last moment of weather in which cells may take each other for dead
+
 	Sent, Delivered, Lost uint64
 	Bytes                 uint64
 }
@@ -53,7 +56,25 @@ func (n *network) setOptions(options NetworkOptions) {
 }
 
 // SetNetwork changes the weather from now on.
-func (w *World) SetNetwork(options NetworkOptions) { w.network.setOptions(options) }
+func (w *World) SetNetwork(options NetworkOptions) {
+	w.Storm()
+	w.network.setOptions(options)
+}
+
+// Storm returns when the weather was last such that cells may take each other for dead without blame.
+func (w *World) Storm() time.Duration {
+	options := w.network.options
+	if options.Loss > stormLoss || options.DelayMax > stormDelay || options.Reorder > 0 && options.ReorderBy > stormDelay {
+		w.network.stormy = w.now
+	}
+	return w.network.stormy
+}
+
+// The failure detector is made for losses up to 5 % and tested with more (F62, F70).
+const (
+	stormLoss  = 0.06
+	stormDelay = 250 * time.Millisecond
+)
 
 // Network returns the present weather.
 func (w *World) Network() NetworkOptions { return w.network.options }
@@ -96,6 +117,15 @@ func (w *World) Isolate(n *Node) {
 		}
 		return 0
 	})
+}
+
+// Unite ends a partition. Cuts stay.
+func (w *World) Unite() {
+	w.network.group = nil
+	for _, n := range w.nodes {
+		w.disturb(n)
+	}
+	w.Tracef("united")
 }
 
 // Heal ends partitions and cuts.

@@ -35,7 +35,9 @@ type Node struct {
 	disturbed time.Duration
 	booted    time.Duration
 	backup    *image // an older copy of its disk
-	reserved  bool   // a fault holds the machine down or paused; others leave it alone
+	backupAt  time.Duration
+	reserved  bool // a fault holds the machine down or paused; others leave it alone
+	joining   bool
 }
 
 // Cell is the running cell, nil while meshd is down.
@@ -92,7 +94,7 @@ func (n *Node) Kill() {
 	n.tick++
 	n.run++
 	n.world.disturb(n)
-	n.paused, n.queue = false, nil
+	n.paused, n.queue, n.joining = false, nil, false
 	n.disk.crash()
 }
 

@@ -41,9 +41,12 @@ type World struct {
 	byAddr  map[netip.AddrPort]*Node
 	network network
 	Steps   uint64
-	Failure error // first violation; Run stops there
+	Failure error  // first violation; Run stops there
+	cluster uint64 // that was formed; machines outside are taken back by their operators
 
 	checks     []*Checker
+	lost       []func(n *Node, since time.Duration)
+	synced     []func(n *Node, record *wire.Record)
 	stepChecks []*Checker
 }
 
@@ -148,6 +151,7 @@ func (w *World) Form(limit time.Duration) error {
 	if !ok {
 		return fmt.Errorf("seed %d: cluster of %d not formed after %v: %v", w.options.Seed, len(w.nodes), took, w.Failure)
 	}
+	w.cluster = w.nodes[0].cell.ClusterID()
 	w.Tracef("formed in %v", took)
 	return nil
 }
