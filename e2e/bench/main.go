@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -34,10 +35,10 @@ func main() {
 	}
 }
 
-// replicas of the workload and the port it listens on.
+// replicas of the workload and the port it listens on, unless that is taken.
 const (
-	replicas = 2
-	port     = "18080"
+	replicas   = 2
+	portWanted = 18080
 )
 
 // limit of one wait.
@@ -58,9 +59,13 @@ func run(ctx context.Context, binaries string, rounds, cells int, loopback bool)
 	if err != nil {
 		return err
 	}
+	port, err := c.FreePort(portWanted)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	if _, err := c.Cells[0].Command(ctx, "apply", "-f", filepath.Join(root, "examples", "hello.colloid"),
-		"--set", "BINARY="+c.Program("hello"), "--set", "PORT="+port); err != nil {
+		"--set", "BINARY="+c.Program("hello"), "--set", "PORT="+strconv.Itoa(port)); err != nil {
 		return err
 	}
 	if err := waitAnswers(ctx, c, c.Cells[0]); err != nil {

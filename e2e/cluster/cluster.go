@@ -111,6 +111,14 @@ func (c *Cluster) Program(name string) string { return filepath.Join(c.programs(
 // Namespaced reports whether every cell has a network of its own.
 func (c *Cluster) Namespaced() bool { return len(c.network.names()) > 0 }
 
+// FreePort finds a port for a workload that is free on every cell, beginning with the wanted one.
+func (c *Cluster) FreePort(wanted int) (int, error) {
+	if c.Namespaced() {
+		return wanted, nil
+	}
+	return freePort(wanted, len(c.Cells))
+}
+
 func (c *Cluster) startCells(ctx context.Context) error {
 	for _, cell := range c.Cells {
 		if err := cell.Start(ctx); err != nil {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,8 +29,8 @@ const name = "colloid-demo"
 // workload is the key of what the demo runs.
 const workload = "spread.hello"
 
-// workloadPort is where hello listens on its cell.
-const workloadPort = "18080"
+// portWanted is where hello listens on its cell, unless it is taken.
+const portWanted = 18080
 
 func main() {
 	cluster.RunKeeper()
@@ -58,6 +59,8 @@ type demo struct {
 	binaries string
 	loopback bool
 	cluster  *cluster.Cluster
+	file     string // the workload's configuration
+	port     int    // of the workload
 }
 
 // say prints a line with the time since the start.
@@ -66,6 +69,9 @@ func (d *demo) say(format string, arguments ...any) {
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
+	if d.file, err = exampleFile(); err != nil {
+		return err
+	}
 	binaries, remove, err := d.build(ctx)
 	if err != nil {
 		return err
@@ -145,12 +151,12 @@ func (d *demo) story(ctx context.Context) error {
 }
 
 func (d *demo) apply(ctx context.Context, cell *cluster.Cell) error {
-	file, err := exampleFile()
-	if err != nil {
+	var err error
+	if d.port, err = d.cluster.FreePort(portWanted); err != nil {
 		return err
 	}
-	arguments := []string{"apply", "-f", file, "--set", "BINARY=" + d.cluster.Program("hello"), "--set",
-		"PORT=" + workloadPort}
+	arguments := []string{"apply", "-f", d.file, "--set", "BINARY=" + d.cluster.Program("hello"), "--set",
+		"PORT=" + strconv.Itoa(d.port)}
 	d.say("$ colloid %s", strings.Join(arguments, " "))
 	result, err := cell.Run(ctx, arguments...)
 	if err != nil {
@@ -243,8 +249,8 @@ func (d *demo) explainKept() {
 		fmt.Printf("    %s --socket %s status\n", d.cluster.Program("colloid"), cell.Socket())
 	}
 	if d.cluster.Namespaced() {
-		fmt.Printf("    ip netns exec %s-switch curl http://%s:%s/\n", filepath.Base(d.cluster.Directory),
-			d.cluster.Running()[0].Address, workloadPort)
+		fmt.Printf("    ip netns exec %s-switch curl http://%s:%d/\n", filepath.Base(d.cluster.Directory),
+			d.cluster.Running()[0].Address, d.port)
 	}
 	fmt.Printf("  logs and state: %s\n  stop and remove it: make demo-stop\n", d.cluster.Directory)
 }

@@ -170,7 +170,13 @@ func impureNode(node ast.Node, names map[string]string) string {
 		return "a protocol part waits for nothing"
 	case *ast.SelectorExpr:
 		pkg, ok := n.X.(*ast.Ident)
-		if ok && pkg.Obj == nil && slices.Contains(impureCalls[names[pkg.Name]], n.Sel.Name) {
+		if !ok || pkg.Obj != nil {
+			return ""
+		}
+		if fits := constantsOnly[names[pkg.Name]]; fits != nil && !fits.MatchString(n.Sel.Name) {
+			return fmt.Sprintf("%s.%s: of %s a protocol part uses constants only", pkg.Name, n.Sel.Name, pkg.Name)
+		}
+		if slices.Contains(impureCalls[names[pkg.Name]], n.Sel.Name) {
 			return fmt.Sprintf("%s.%s: time and randomness come in as arguments", pkg.Name, n.Sel.Name)
 		}
 	}

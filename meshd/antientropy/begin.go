@@ -60,16 +60,16 @@ func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID,
 	default: // both began; the peer will give way
 		return
 	}
+	if a.idle() == nil {
+		a.wait(now, from, nonce, payload)
+		return
+	}
 	a.respond(now, from, nonce, begin, bootstrap)
 }
 
-// respond answers a BEGIN with our own.
+// respond answers a BEGIN with our own; an incoming session must be free.
 func (a *Sessions) respond(now clock.Instant, from wire.CellID, nonce uint32, begin wire.Begin, bootstrap bool) {
 	s := a.idle()
-	if s == nil {
-		a.stats.Busy++
-		return
-	}
 	a.open(s, now, from, false, nonce)
 	s.bootstrap, s.begun = bootstrap, true
 	a.count++

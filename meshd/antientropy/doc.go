@@ -25,7 +25,7 @@
 // # Why the stability vector may rise at the end
 //
 // A record that brings an entry superseded at its receiver is answered by a record without entries
-// (F45 iii), and is itself acknowledged only when that answer was. So "all my frames are
+// (F45 iii), and is itself acknowledged only when that answer was (never, if no session runs here). So "all my frames are
 // acknowledged" means that the peer has my differences and I have all its objections. AE_END says
 // so; the responder raises C when it has the initiator's AE_END and the same is true of its own frames, the
 // initiator when it has the responder's. A session that breaks off changes no vector. (Two cells

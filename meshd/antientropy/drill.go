@@ -27,14 +27,10 @@ func drillLevels(depth uint8) uint8 {
 // sendDrill asks for the digests below the ranges on top of the stack.
 func (a *Sessions) sendDrill(now clock.Instant, s *session) {
 	o := s.window.take(kindDrill)
-	each, _ := s.cost()
 	for count := 0; count < drillRangesMax && len(s.drills) > 0; count++ {
 		last := len(s.drills) - 1
 		o.payload = wire.AppendMerkleReq(o.payload, s.drills[last])
 		s.drills = s.drills[:last]
-		if count > 0 {
-			s.window.credit -= each // the responses count, since they are sent without asking
-		}
 	}
 	a.send(now, s, o, o.nonce)
 }

@@ -129,8 +129,7 @@ func (n *network) step(limit clock.Instant) bool {
 	for _, id := range n.ids {
 		next = clock.Earliest(next, n.cells[id].sessions.Deadline())
 	}
-	if next > limit {
-		n.now = limit
+	if next > limit || next == clock.Never {
 		return false
 	}
 	if next > n.now {

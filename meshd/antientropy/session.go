@@ -187,8 +187,11 @@ func (a *Sessions) attempt(now clock.Instant, s *session, o *outstanding) {
 	o.attempts++
 	o.sent = now
 	o.due = now.Add(s.window.patience(o.attempts))
-	each, _ := s.cost()
-	s.window.credit -= each
+	price, _ := s.cost()
+	if o.kind == kindDrill {
+		price *= time.Duration(1 + len(o.payload)/wire.MerkleRangeSize) // whoever asks pays for the responses
+	}
+	s.window.credit -= price
 	a.Send(s.peer, kindTypes[o.kind], o.nonce, o.payload)
 }
 

@@ -69,6 +69,7 @@ type Sessions struct {
 	Options
 	stats    Stats
 	sessions [outgoingMax + incomingMax]*session // the first is for outgoing ones
+	waiting  []waitingBegin                      // for an incoming one
 	closed   [closedMax]ending
 	closedAt int
 	count    uint32 // sessions begun here, for VectorEvery
@@ -151,6 +152,7 @@ func (a *Sessions) Receive(now clock.Instant, from wire.CellID, header wire.Head
 		return
 	}
 	a.advance(now, from)
+	a.serveWaiting(now)
 }
 
 // KnowsNonce reports whether a 0x06 from this cell with this nonce acknowledges a message of a session.
@@ -203,6 +205,7 @@ func (a *Sessions) Tick(now clock.Instant) {
 			a.work(now, s)
 		}
 	}
+	a.serveWaiting(now)
 }
 
 // Deadline returns when Tick has something to do.

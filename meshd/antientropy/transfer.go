@@ -55,7 +55,7 @@ func (a *Sessions) receiveState(now clock.Instant, s *session, from wire.CellID,
 			return
 		}
 		a.stats.Records++
-		if outcome.Stale {
+		if outcome.Stale && !a.willSee(s, &a.record) {
 			// An answer holds for each entry 16 bytes where its record held 34 or more, so all answers fit.
 			a.Store.StaleAnswer(&a.answer)
 			answers = wire.AppendStateRecord(answers, &a.answer)
@@ -65,16 +65,25 @@ func (a *Sessions) receiveState(now clock.Instant, s *session, from wire.CellID,
 	case len(answers) == 0:
 		a.acknowledge(from, nonce, first)
 	case s == nil:
-		// No session, so nobody draws conclusions from the acknowledgement; if this one answer is lost, the
-		// next session repairs it.
+		// Nobody here waits until the answer is acknowledged, so the message is not acknowledged either: it
+		// may belong to a session that goes on at the peer only. Gossip gives up after a few tries.
 		a.Send(from, wire.TypeAEState, a.Random.Uint32(), answers)
-		a.acknowledge(from, nonce, first)
 	default:
 		o := s.window.take(kindAnswer)
 		o.payload = append(o.payload, answers...)
 		o.ackNonce, o.ackHash = nonce, first
 		a.send(now, s, o, o.nonce)
 	}
+}
+
+// willSee reports whether the peer gets the present register of a record in this session anyway: then
+// the register's context answers for itself.
+func (a *Sessions) willSee(s *session, record *wire.Record) bool {
+	if s == nil || !s.wanted.Has(crdt.LeafOf(record.KeyHash)) || s.cursor.leaf == crdt.LeafOf(record.KeyHash) {
+		return false
+	}
+	r, present := a.Store.Lookup(record.KeyHash, record.Name)
+	return present && r.EntryCount() > 0 && !r.Deleted() // so that it cannot be collected before it is sent
 }
 
 // sendState sends one frame with as many registers of the wanted leaves as fit. It reports false if

@@ -25,9 +25,6 @@ const (
 	// The first rounds over all peers are faster, because a restart under load is the common case.
 	bootRetryMin = 250 * time.Millisecond
 	bootRetryMax = 60 * time.Second
-	// bootAgainSoon and bootAgainLater are when a new cell compares its state once more.
-	bootAgainSoon  = 300 * time.Millisecond
-	bootAgainLater = 2 * time.Second
 )
 
 type bootState struct {
@@ -41,8 +38,6 @@ type bootState struct {
 	holding       bool          // the hold has not ended yet
 	answered      map[wire.CellID]struct{}
 	peers         []wire.Contact
-	peer          wire.CellID      // that gave this cell its state
-	again         [2]clock.Instant // further sessions with it, 0 = none
 }
 
 // load brings back what the directory held. A snapshot that does not load is reported, not trusted.
@@ -98,7 +93,6 @@ func (c *Cell) tickBoot() {
 		c.views.runDirty = true
 	}
 	if c.boot.authoritative {
-		c.tickAgain()
 		return
 	}
 	if c.boot.hadSnapshot && !c.boot.joined && c.now.Sub(c.boot.since) >= bootAloneAfter {
@@ -112,7 +106,7 @@ func (c *Cell) tickBoot() {
 }
 
 func (c *Cell) bootDeadline() clock.Instant {
-	next := c.againDeadline()
+	next := clock.Never
 	if c.boot.holding {
 		next = clock.Earliest(next, c.boot.settled)
 	}
@@ -174,29 +168,6 @@ func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
 		return // two cells without memory cannot vouch for each other (F5)
 	}
 	c.becomeAuthoritative("state is in step with cell " + peer.String())
-	c.boot.again[0], c.boot.again[1] = c.now.Add(bootAgainSoon), c.now.Add(bootAgainLater)
-	c.boot.peer = peer
-}
-
-// tickAgain repeats the session with the peer that gave this cell its state. Until the whole cluster
-// lists a new cell, news may pass it by.
-func (c *Cell) tickAgain() {
-	for i, at := range c.boot.again {
-		if at != 0 && at.Reached(c.now) {
-			c.boot.again[i] = 0
-			c.wantSession(c.boot.peer)
-		}
-	}
-}
-
-func (c *Cell) againDeadline() clock.Instant {
-	next := clock.Never
-	for _, at := range c.boot.again {
-		if at != 0 {
-			next = clock.Earliest(next, at)
-		}
-	}
-	return next
 }
 
 func (c *Cell) knowsAlive(peer wire.CellID) bool {

@@ -77,6 +77,7 @@ type Cell struct {
 	schedule   schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
+	successor      wire.CellID                   // on the ring, with which a session was wanted
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	persist        persistState
 	counters       counters
@@ -149,7 +150,11 @@ func (c *Cell) enter(cluster Cluster) {
 	k0, k1 := seal.HashKey(cluster.Key)
 	self := c.config.Self
 	c.cluster, c.clusterID = cluster, seal.ClusterID(cluster.Key)
-	c.sealer = seal.NewSealer(cluster.Key, self, c.incarnation)
+	if c.sealer == nil {
+		c.sealer = seal.NewSealer(cluster.Key, self, c.incarnation)
+	} else {
+		c.sealer.Rekey(cluster.Key) // its counter goes on: this cell may have used the key before (F13)
+	}
 	c.opener = seal.NewOpener(cluster.Key, sendersMax)
 	c.store = crdt.New(crdt.Options{
 		Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax,
@@ -180,6 +185,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.checks.init()
 	c.phase = Booting
 	c.schedule = schedule{}
+	c.successor = 0
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }

@@ -85,6 +85,7 @@ type changes struct {
 	text     []byte // the names one after the other
 	list     []change
 	draining bool
+	members  bool   // the member list or a member's life changed
 	ownAhead uint64 // greatest own sequence seen in somebody's state that this run has not used (F1)
 }
 
@@ -117,4 +118,22 @@ func (c *Cell) drain() {
 	if c.changes.ownAhead != 0 {
 		c.ownDotAhead()
 	}
+	c.watchSuccessor()
+}
+
+// watchSuccessor begins every new ring edge with a session. Gossip promises that a cell hears what its
+// predecessor hears (F42), but only from the moment the predecessor lists it; what passed before, while
+// a new cell was known to few, is made up for here. So by induction along the ring nobody is missed,
+// however many join at once.
+func (c *Cell) watchSuccessor() {
+	if c.phase == Booting || !c.changes.members {
+		return
+	}
+	c.changes.members = false
+	successor := c.members.Successor(c.config.Self, func(m *member) bool { return !m.InService() })
+	if successor == nil || successor.ID == c.successor {
+		return
+	}
+	c.successor = successor.ID
+	c.wantSession(successor.ID)
 }

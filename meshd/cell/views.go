@@ -196,6 +196,7 @@ func (c *Cell) viewMember(view *cellView) {
 	if view.id == c.config.Self {
 		return
 	}
+	c.changes.members = true
 	gone := view.hasStatus && view.status.Life == state.Gone
 	if !view.hasContact || gone {
 		if c.members.Get(view.id) != nil {
@@ -213,11 +214,8 @@ func (c *Cell) viewMember(view *cellView) {
 		member = c.members.Upsert(view.id)
 		c.persist.peersDirty = true
 		if address, _, ok := c.guests.address(view.id); ok {
-			// It came to this cell first. What was spread between its first session and now has passed
-			// it by, because nobody listed it.
 			member.Address = address
 			c.guests.remove(view.id)
-			c.wantSession(view.id)
 		}
 	}
 	member.Flags = view.contact.Flags

@@ -38,13 +38,35 @@ func (x *index) home(tag uint32) int { return int(tag >> (32 - x.bits)) }
 
 func tagOf(hash uint64) uint32 { return uint32(hash >> 32) }
 
-// seek returns the first position whose tag is at least tag, or an empty slot before it.
+// seek returns the first position whose tag is at least tag, or an empty slot before it. From the home
+// slot on, "occupied by a smaller tag" is first true and then false for good, because an entry with a
+// smaller tag has its home no later, and everything between home and place is occupied. So it can
+// search in growing steps, which matters when keys arrive in the order of their hashes, as in a
+// bootstrap: then the runs are long until the table has grown.
 func (x *index) seek(tag uint32) int {
-	i := x.home(tag)
-	for x.slots[i].reference != 0 && x.slots[i].tag < tag {
-		i++
+	low := x.home(tag)
+	if !x.before(low, tag) {
+		return low
 	}
-	return i
+	step := 1
+	for x.before(low+step, tag) {
+		low += step
+		step *= 2
+	}
+	for high := low + step; high-low > 1; {
+		middle := int(uint(low+high) >> 1)
+		if x.before(middle, tag) {
+			low = middle
+		} else {
+			high = middle
+		}
+		step = high - low
+	}
+	return low + step
+}
+
+func (x *index) before(i int, tag uint32) bool {
+	return i < len(x.slots) && x.slots[i].reference != 0 && x.slots[i].tag < tag
 }
 
 // insert puts an entry at position i as found by a search, moving its successors.

@@ -69,15 +69,17 @@ func (s *Store) mergeNewer(local Register, position int, record *wire.Record, ou
 		return false
 	}
 	present, incoming := binary.BigEndian.Uint64(a[8:]), binary.BigEndian.Uint64(b[8:])
-	if incoming < present {
-		return true
-	}
 	if incoming == present {
 		return bytes.Equal(a, b)
 	}
+	if wire.ContextLookup(s.stable, wire.DotAt(b).Actor) >= incoming {
+		return false
+	}
+	if incoming < present {
+		return true
+	}
 	size := local.size() - len(a) + len(b)
-	if blockSize(size) != s.arena.capacity(s.index.slots[position].reference) ||
-		wire.ContextLookup(s.stable, wire.DotAt(b).Actor) >= incoming {
+	if blockSize(size) != s.arena.capacity(s.index.slots[position].reference) {
 		return false
 	}
 	emptied := len(b) == wire.EntryHeaderSize
@@ -178,7 +180,7 @@ func (s *Store) joinEntries(local Register, record *wire.Record) (count int, dup
 			}
 			a = restA
 		case okB && (!okA || dotB.Actor < dotA.Actor):
-			if wire.ContextLookup(localContext, dotB.Actor) < dotB.Sequence && !s.superseded(dotB) {
+			if !s.superseded(dotB) && wire.ContextLookup(localContext, dotB.Actor) < dotB.Sequence {
 				keep = b[:len(b)-len(restB)]
 			}
 			b = restB
@@ -191,9 +193,10 @@ func (s *Store) joinEntries(local Register, record *wire.Record) (count int, dup
 				duplicate = duplicate || order != 0
 				greater = order >= 0
 			}
+			stale := dotA != dotB && s.superseded(dotB)
 			if greater {
 				keep = a[:len(a)-len(restA)]
-			} else if dotA == dotB || !s.superseded(dotB) {
+			} else if !stale {
 				keep = b[:len(b)-len(restB)]
 			}
 			a, b = restA, restB
@@ -206,8 +209,10 @@ func (s *Store) joinEntries(local Register, record *wire.Record) (count int, dup
 	return count, duplicate
 }
 
-// superseded applies F45 (iii) to an entry that is new here: if C covers its dot, the write was
-// reflected in this state once and is gone since, so it comes from someone who missed that.
+// superseded applies F45 (iii) to an entry that is not held here: if C covers its dot, the write was
+// reflected in this state once and is gone since, so it comes from someone who missed that. An answer
+// is due also if the register's context says the same: whoever sent the entry may get to see that
+// context too late, or never if this register is freed meanwhile.
 func (s *Store) superseded(dot wire.Dot) bool {
 	if wire.ContextLookup(s.stable, dot.Actor) < dot.Sequence {
 		return false

@@ -440,9 +440,9 @@ func TestShortWayAgreesWithTheRule(t *testing.T) {
 		want := old.merge(update)
 		if stale := incoming > present && incoming <= max(stable, 1); stale {
 			want.entries = map[wire.Dot]string{}
-			if !outcome.Stale {
-				t.Fatalf("present %d, incoming %d, C %d: not stale", present, incoming, stable)
-			}
+		}
+		if stale := incoming != present && incoming <= max(stable, 1); outcome.Stale != stale {
+			t.Fatalf("present %d, incoming %d, C %d: stale %v", present, incoming, stable, outcome.Stale)
 		}
 		if err := want.expect(s); err != nil {
 			t.Fatalf("present %d %q, incoming %d %q, C %d: %v", present, here, incoming, news, stable, err)

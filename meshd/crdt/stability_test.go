@@ -358,9 +358,9 @@ func (w *gcWorld) end() (resurrected, lost, leaked int) {
 		}
 		c.members = [gcCells]bool{true, true, true, true}
 	}
-	for round := range 4 {
+	for round := range 6 { // until everybody's last vector is with everybody
 		for i := range w.cells {
-			for j := range w.cells {
+			for j := range i {
 				w.session(i, j, true)
 			}
 		}

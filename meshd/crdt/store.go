@@ -41,8 +41,8 @@ type Outcome struct {
 	Rejected bool
 	// Full: Rejected for lack of room (F50).
 	Full bool
-	// Stale: the record brought entries that C says were superseded here; send the record got from
-	// StaleAnswer back to whoever sent it (F45 iii).
+	// Stale: the record brought entries that are not held here although C covers them, so they were
+	// superseded; send the record got from StaleAnswer back to whoever sent it (F45 iii).
 	Stale bool
 }
 

@@ -125,6 +125,20 @@ func (d *Daemon) Inspect(f func(c *cell.Cell)) bool {
 	}
 }
 
+// Command carries out one request as if it came from the command socket, and waits for the answer.
+func (d *Daemon) Command(request cell.Request) cell.Response {
+	answer := make(chan cell.Response, 1)
+	d.inbox.post(func() {
+		d.cell.Command(d.reactor.Now(), request, func(r cell.Response) { answer <- r })
+	})
+	select {
+	case r := <-answer:
+		return r
+	case <-d.stopped:
+		return cell.Response{Status: uds.Error, Errno: uds.ErrorTimeout, Text: "the daemon has stopped"}
+	}
+}
+
 // stop ends Run with err. The first reason wins.
 func (d *Daemon) stop(err error) {
 	if err != nil {

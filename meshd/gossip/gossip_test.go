@@ -143,6 +143,24 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 	}
 }
 
+// TestF42_RingEdgeStopsAtSelf: in a small cluster the ring edge does not go round twice.
+func TestF42_RingEdgeStopsAtSelf(t *testing.T) {
+	b := newBench(50, 200)
+	b.put("spread.web", record("spread.web", "v", 1))
+	b.Spread(b.now, []byte("spread.web"), 0)
+	for b.Deadline() != clock.Never {
+		b.now = b.Deadline()
+		b.Tick(b.now)
+	}
+	attempts := map[wire.CellID]int{}
+	for _, s := range b.take() {
+		attempts[s.to]++
+	}
+	if attempts[200] != attemptsMax || attempts[50] != attemptsMax+attemptsRandom {
+		t.Errorf("attempts %v; want %d at the successor and %d at the other", attempts, attemptsMax, attemptsMax+1)
+	}
+}
+
 // TestF28_AckEndsRetries: the right acknowledgement from the right peer, once.
 func TestF28_AckEndsRetries(t *testing.T) {
 	b := newBench(200, 300)

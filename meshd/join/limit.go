@@ -7,7 +7,7 @@ import (
 	"colloid.net/meshd/clock"
 )
 
-// Limits of a seed. A join costs it about 0.2 ms of computing.
+// Limits of a seed. A join costs it less than a millisecond of computing, most of it two X25519 operations.
 type Limits struct {
 	Burst, PerSecond             int // of all joins together
 	SourceBurst, SourcePerSecond int // of one /24 (IPv4) or /56 (IPv6); loopback has no such limit

@@ -67,6 +67,20 @@ func TestF14_Validation(t *testing.T) {
 	}
 }
 
+// TestF14_CreditExpires: what came long ago is no credit, and what was sent no debt.
+func TestF14_CreditExpires(t *testing.T) {
+	g := newGuard()
+	g.Received(start, addr(1), 1000)
+	later := start.Add(unvalidatedLifetime)
+	if g.AllowSend(later, addr(1), 1) {
+		t.Error("credit outlived its minute")
+	}
+	g.Received(later, addr(1), 10)
+	if g.AllowSend(later, addr(1), 31) || !g.AllowSend(later, addr(1), 30) {
+		t.Error("want exactly threefold of the 10 fresh bytes")
+	}
+}
+
 // TestF14_ValidatedOutliveSpoofed: a flood from made-up addresses does not push out a validated one.
 func TestF14_ValidatedOutliveSpoofed(t *testing.T) {
 	g := newGuard()

@@ -103,16 +103,17 @@ func TestF40_LookupWithDeadContacts(t *testing.T) {
 				if d.dead[c.ID] || i > 0 && result[i-1].ID^target >= c.ID^target {
 					t.Fatalf("seed %d: result %d is dead or out of order", seed, i)
 				}
-				if slices.Contains(alive[:10], c.ID) {
+				if slices.Contains(alive[:BucketSizeMax], c.ID) {
 					found++
 				}
 			}
-			wanted += 10
+			wanted += BucketSizeMax
 			if len(result) > 0 && result[0].ID == alive[0] {
 				nearest++
 			}
 		}
-		if nearest != 20 || found < wanted*95/100 {
+		// The cap on queries leaves about 22 answers when 30 % are dead: most of the 20, not all.
+		if nearest != 20 || deadShare == 0 && found < wanted*99/100 || found < wanted*8/10 {
 			t.Errorf("dead %.1f: nearest found %d of 20 times, %d of %d near ones", deadShare, nearest, found, wanted)
 		}
 	}

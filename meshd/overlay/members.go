@@ -138,19 +138,6 @@ func (l *Members) Successor(after wire.CellID, skip func(*Member) bool) *Member 
 	return nil
 }
 
-// Predecessor returns the first member counter-clockwise before the id that skip does not reject, nil
-// if there is none. before itself comes last, if it is a member.
-func (l *Members) Predecessor(before wire.CellID, skip func(*Member) bool) *Member {
-	start, _ := l.search(before)
-	for i := range l.sorted {
-		m := l.sorted[(start-1-i+2*len(l.sorted))%len(l.sorted)]
-		if skip == nil || !skip(m) {
-			return m
-		}
-	}
-	return nil
-}
-
 // Predecessors appends up to n members counter-clockwise before the id, nearest first, without those
 // that skip rejects and without the member of that id itself.
 func (l *Members) Predecessors(before wire.CellID, n int, dst []*Member, skip func(*Member) bool) []*Member {

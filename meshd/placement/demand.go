@@ -41,7 +41,7 @@ func (p *Planner) updateDemand(d *demand, w *Workload) {
 		spec = &nothing
 	}
 	if d.spec != spec {
-		if d.class == nil || !d.class.matches(spec) || d.stateful != spec.Stateful {
+		if d.class == nil || !d.class.matches(spec) {
 			d.class = p.classOf(spec)
 			d.first, d.indexed = ranking{}, nil
 		}

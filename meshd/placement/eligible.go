@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -45,6 +46,10 @@ type class struct {
 	shrunk bool
 	added  []int32
 	used   uint64 // number of the last Compute that saw a workload of this class
+	// The members as a list, with their cellBlocks, for ranking in one sweep; made when it is needed.
+	list     []int32
+	blocks   []uint64
+	gathered bool
 
 	// A request for which no member had room in this fill. Room only shrinks during a fill, so a
 	// workload of this class that asks for as much need not look again.
@@ -69,12 +74,27 @@ func (c *class) set(node int32, member bool) {
 		return
 	}
 	*word ^= bit
+	c.gathered = false
 	if member {
 		c.count++
 		c.added = append(c.added, node)
 	} else {
 		c.count--
 		c.shrunk = true
+	}
+}
+
+// gather makes list and blocks.
+func (c *class) gather(blocks []uint64) {
+	if c.gathered {
+		return
+	}
+	c.list, c.blocks, c.gathered = c.list[:0], c.blocks[:0], true
+	for i, word := range c.members {
+		for ; word != 0; word &= word - 1 {
+			n := int32(i<<6 + bits.TrailingZeros64(word))
+			c.list, c.blocks = append(c.list, n), append(c.blocks, blocks[n])
+		}
 	}
 }
 

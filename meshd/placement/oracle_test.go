@@ -70,7 +70,8 @@ func runOracle(cells []Cell, workloads []Workload) map[uint64][]Replica {
 			var best *Cell
 			for c := range o.cells {
 				cell := &o.cells[c]
-				takes := o.canRun(w, cell) && (!cell.NoNew || slices.Contains(w.Keepers, cell.ID)) && o.fits(w.Spec, cell)
+				open := !cell.NoNew || slices.Contains(w.Keepers, cell.ID)
+				takes := open && o.canRun(w, cell) && o.fits(w.Spec, cell)
 				if !takes || o.holds(w, cell.ID) > 0 && !w.Spec.Oversubscribe {
 					continue
 				}
@@ -174,8 +175,9 @@ func violation(cell *Cell, specs []*workload.Spec) string {
 func drawCell(t *rapid.T, id wire.CellID) Cell {
 	small := func(name string, values ...uint32) uint32 { return rapid.SampledFrom(values).Draw(t, name) }
 	c := Cell{
-		ID:    id,
-		Flags: small("flags", state.FlagOCI, state.FlagOCI, state.FlagOCI|state.FlagWasm, state.FlagProcess, state.FlagOCI|state.FlagDegraded),
+		ID: id,
+		Flags: small("flags", state.FlagOCI, state.FlagOCI, state.FlagOCI|state.FlagWasm, state.FlagProcess,
+			state.FlagOCI|state.FlagDegraded),
 		Arch:  rapid.SampledFrom([]string{"amd64", "amd64", "arm64"}).Draw(t, "arch"),
 		NoNew: rapid.IntRange(0, 7).Draw(t, "noNew") == 0,
 		Capacity: state.CellCapacity{

@@ -22,13 +22,14 @@ type span struct{ start, end int32 }
 
 // shortfall says that replicas of a workload found no cell.
 type shortfall struct {
-	index   int32 // in keys
-	missing int32
-	// waits of the missing replicas wait for room on the anchor, one of which is waitsFor.
+	index    int32 // in keys
+	missing  int32
+	replicas int32
+	// waits of the missing replicas wait for room on their anchors; one is waitsFor, which lacks lack.
 	waits    int32
 	waitsFor wire.CellID
-	replicas int32
-	tally    *tally
+	lack     blocker
+	tally    *tally // of the others; nil without any
 }
 
 // tally counts the cells by what kept them from taking a replica.
@@ -84,7 +85,7 @@ func (plan *Plan) ShortOfRoom(keyHash uint64) bool {
 	if !ok {
 		return false
 	}
-	for b := blockProcessor; b < blockerCount; b++ {
+	for b := blockProcessor; s.tally != nil && b < blockerCount; b++ {
 		if s.tally[b] > 0 {
 			return true
 		}
@@ -118,7 +119,12 @@ func (p *Planner) shortfallOf(d *demand, index int32, missing int) shortfall {
 		if n == anchorWaits {
 			s.waits++
 			s.waitsFor = d.w.Anchors[i]
+			owner, _ := p.lookup(s.waitsFor)
+			s.lack = p.rooms[owner].lacks(&d.ask)
 		}
+	}
+	if s.waits == s.missing {
+		return s
 	}
 	shared := len(p.touched) == 0 && len(d.w.Denied) == 0 && p.hopeless(d)
 	if shared && d.class.fullTally != nil && d.class.fullTallyFill == p.fill {
@@ -153,6 +159,11 @@ func (p *Planner) blockerOf(d *demand, n int32) blocker {
 	return p.rooms[n].lacks(&d.ask)
 }
 
+var lackNames = [blockerCount]string{
+	blockNothing: "room", blockProcessor: "cpu", blockMemory: "memory", blockDisk: "disk",
+	blockInstances: "an instance slot", blockPort: "a host port",
+}
+
 var tallyPhrases = [blockerCount]string{
 	blockNothing:      "%d could take more but the plan is full",
 	blockHolds:        "%d hold one already",
@@ -174,8 +185,12 @@ func (s *shortfall) reason() string {
 	fmt.Fprintf(&b, "no cell for %d of %d replicas: ", s.missing, s.replicas)
 	separator := ""
 	if s.waits > 0 {
-		fmt.Fprintf(&b, "%d wait for room on the owner of the volume (cell %s)", s.waits, s.waitsFor)
+		fmt.Fprintf(&b, "%d waiting for %s on the owner of the volume (cell %s)", s.waits, lackNames[s.lack],
+			s.waitsFor)
 		separator = ", "
+	}
+	if s.tally == nil {
+		return b.String()
 	}
 	for _, blocker := range tallyOrder {
 		if count := s.tally[blocker]; count > 0 {

@@ -39,6 +39,7 @@ type Planner struct {
 	counts  []uint16 // per node, replicas of the workload being placed
 	touched []int32  // nodes with a count
 	scratch []ranked
+	scores  []uint64
 	text    []byte
 }
 

@@ -53,7 +53,8 @@ func (w *world) change(t *rapid.T) {
 			}
 		case 3, 4:
 			key := uint64(rapid.IntRange(0, 12).Draw(t, "applied"))*100 + 1
-			w.workloads = slices.DeleteFunc(slices.Clone(w.workloads), func(x Workload) bool { return x.KeyHash == key })
+			same := func(x Workload) bool { return x.KeyHash == key }
+			w.workloads = slices.DeleteFunc(slices.Clone(w.workloads), same)
 			w.workloads = append(w.workloads, drawWorkload(t, key, w.ids))
 			w.workloads = sorted(w.workloads, func(x *Workload) uint64 { return x.KeyHash }, "key hash")
 		case 5:
@@ -99,6 +100,7 @@ func TestF71F72F77F79_PlannerEqualsOracle(t *testing.T) {
 			if d := planDifference(plan, w, runOracle(w.cells, w.workloads)); d != "" {
 				t.Fatal(d)
 			}
+			checkRankings(t, p)
 			w.change(t)
 		}
 	})

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"math/bits"
 	"slices"
 )
 
@@ -117,24 +116,21 @@ func (p *Planner) rank(d *demand, r *ranking, index uint16) {
 	}
 	length, c := p.keep(d), d.class
 	best := p.scratch[:0]
-	first, last := absorbKey(p.k0, p.k1, d.w.KeyHash), indexBlock(index)
-	blocks, floor := p.blocks, uint64(0)
-	for i, word := range c.members {
-		for ; word != 0; word &= word - 1 {
-			n := i<<6 + bits.TrailingZeros64(word)
-			score := first.finish(blocks[n], last)
-			if score < floor {
-				continue
-			}
-			if length > sortedInsertMax {
-				best = append(best, ranked{score, int32(n)})
-				continue
-			}
-			best = p.insert(best, ranked{score, int32(n)})
-			if len(best) > length {
-				best = best[:length]
-				floor = best[length-1].score
-			}
+	c.gather(p.blocks)
+	p.scores = absorbKey(p.k0, p.k1, d.w.KeyHash).finishAll(p.scores[:0], c.blocks, indexBlock(index))
+	floor := uint64(0)
+	for i, score := range p.scores {
+		if score < floor {
+			continue
+		}
+		if length > sortedInsertMax {
+			best = append(best, ranked{score, c.list[i]})
+			continue
+		}
+		best = p.insert(best, ranked{score, c.list[i]})
+		if len(best) > length {
+			best = best[:length]
+			floor = best[length-1].score
 		}
 	}
 	if length > sortedInsertMax {

@@ -60,6 +60,14 @@ func (s sipState) finish(cell, index uint64) uint64 {
 	return v0 ^ v1 ^ v2 ^ v3
 }
 
+// finishAll appends the scores of many cells for one index.
+func (s sipState) finishAll(dst, cells []uint64, index uint64) []uint64 {
+	for _, cell := range cells {
+		dst = append(dst, s.finish(cell, index))
+	}
+	return dst
+}
+
 // sipRound is small enough for the compiler to inline.
 func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v0 += v1

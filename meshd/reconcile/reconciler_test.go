@@ -35,7 +35,9 @@ const (
 
 // newBench has one workload of one replica and digest 1, which runs on the cell where says.
 func newBench(t testing.TB, where wire.CellID) *bench {
-	b := &bench{t: t, r: New(self), now: 1e9, planner: placement.NewPlanner(1, 2), ready: map[wire.CellID]uint64{}}
+	b := &bench{
+		t: t, r: New(self), now: 1e9, planner: placement.NewPlanner(1, 2), ready: map[wire.CellID]uint64{},
+	}
 	for _, id := range []wire.CellID{self, other} {
 		b.cells = append(b.cells, placement.Cell{ID: id, Flags: state.FlagProcess})
 	}
@@ -51,6 +53,13 @@ func newBench(t testing.TB, where wire.CellID) *bench {
 func (b *bench) moveTo(where wire.CellID) {
 	for i := range b.cells {
 		b.cells[i].NoNew = b.cells[i].ID != where
+	}
+}
+
+// rankFirst finds a hash key that gives the cell rank 0.
+func (b *bench) rankFirst(cell wire.CellID) {
+	for k := uint64(0); b.planner.Compute(b.cells, b.workloads).Of(10)[0].Cell != cell; k++ {
+		b.planner = placement.NewPlanner(k, 0)
 	}
 }
 
@@ -254,10 +263,7 @@ func TestF75_HigherRanksCount(t *testing.T) {
 	b := newBench(t, self)
 	b.cells[1].NoNew = false
 	b.spec(func(s *workload.Spec) { s.Replicas = 2 })
-	if b.planner.Compute(b.cells, b.workloads).Of(10)[0].Cell != self {
-		b.workloads[0].KeyHash = 11
-		t.Fatal("the test needs a key for which this cell has rank 0")
-	}
+	b.rankFirst(self)
 	b.actual = []Actual{instance(7, Ready)}
 	b.expect()
 	b.ready[other] = 7
@@ -269,6 +275,28 @@ func TestF75_HigherRanksCount(t *testing.T) {
 	b.spec(func(s *workload.Spec) { s.Update.UnavailableMax = 1 })
 	b.actual[0].State = Unready // it does not serve, so its end makes nothing worse
 	b.wait(RepeatInterval)
+	b.expect(start(1))
+}
+
+// The wait of min_ready starts anew when the lower ranks were not READY in between.
+func TestF75_MinReadyIsContinuous(t *testing.T) {
+	b := newBench(t, self)
+	b.cells[1].NoNew = false
+	b.spec(func(s *workload.Spec) { s.Replicas, s.Update.MinReadySeconds = 2, 10 })
+	b.rankFirst(other)
+	b.actual, b.ready[other] = []Actual{instance(7, Ready)}, 1
+	b.expect()
+	b.wait(9 * time.Second)
+	b.ready[other] = 7
+	b.expect()
+	b.ready[other] = 1
+	b.expect()
+	b.wait(9 * time.Second)
+	b.expect()
+	if b.r.Deadline() != b.now.Add(time.Second) {
+		t.Error("no deadline for the end of the wait")
+	}
+	b.wait(time.Second)
 	b.expect(start(1))
 }
 
@@ -384,7 +412,8 @@ func TestF75_OversubscribedSlots(t *testing.T) {
 	in.Actual[0] = inSlot(0, 1)
 	got := b.r.Run(b.now, in)
 	// Slot 3 is one too many; slot 1 may update because slot 0 is READY; slot 2 waits.
-	if len(got) != 2 || got[0].Kind != Stop || got[0].ID.Slot != 3 || got[1].Kind != Start || got[1].ID.Slot != 1 {
+	if len(got) != 2 || got[0].Kind != Stop || got[0].ID.Slot != 3 ||
+		got[1].Kind != Start || got[1].ID.Slot != 1 {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -425,7 +454,8 @@ func steady(t testing.TB) (*Reconciler, *Input) {
 		})
 	}
 	in := &Input{
-		Self: self, Authoritative: true, Plan: placement.NewPlanner(1, 2).Compute(cells, workloads), Workloads: workloads,
+		Self: self, Authoritative: true, Workloads: workloads,
+		Plan:     placement.NewPlanner(1, 2).Compute(cells, workloads),
 		Ready:    func(uint64, wire.CellID, uint16, uint64) bool { return true },
 		ReadyOld: func(uint64, wire.CellID, uint16) bool { return true },
 		Frozen:   func(uint64) bool { return false },

@@ -153,7 +153,8 @@ func TestF74F75_RollingUpdate(t *testing.T) {
 			w.run(60 * time.Second)
 			w.converged()
 			if lowest != 4-limit {
-				t.Errorf("max_unavailable %d, ports %v: lowest ready count %d, want %d", unavailable, ports, lowest, 4-limit)
+				t.Errorf("max_unavailable %d, ports %v: lowest ready count %d, want %d", unavailable, ports, lowest,
+					4-limit)
 			}
 			if w.count("start spread.web") != 8 || w.count("stop spread.web") != 4 {
 				t.Errorf("%d starts, %d stops", w.count("start spread.web"), w.count("stop spread.web"))

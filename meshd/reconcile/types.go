@@ -32,8 +32,9 @@ const (
 	Gone     State = 8 // removed; an Actual in this state counts as absent
 )
 
-var stateNames = [...]string{"unknown", "starting", "ready", "unready", "stopping", "backoff", "exited", "denied",
-	"gone"}
+var stateNames = [...]string{
+	"unknown", "starting", "ready", "unready", "stopping", "backoff", "exited", "denied", "gone",
+}
 
 // String returns the name used in status output.
 func (s State) String() string {

@@ -224,6 +224,7 @@ func TestF13_RefuseBefore(t *testing.T) {
 	const base = uint64(1) << wire.CounterBits
 	opener := NewOpener(testKey(1), 4)
 	opener.RefuseBefore(cellA, 3)
+	opener.RefuseBefore(cellA, 2) // never lowers
 	if _, _, err := opener.Open(sealWith(testKey(1), cellA, 3*base-1)); err != ErrReplayed {
 		t.Fatalf("stranger of an older incarnation: %v", err)
 	}

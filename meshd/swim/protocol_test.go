@@ -311,6 +311,56 @@ func TestF62_OnlyPredecessorsJoinAtOnce(t *testing.T) {
 	}
 }
 
+// TestF62_OnlookerLooksInTheEnd: a cell that only heard of a suspicion looks for itself when it is
+// overdue and nobody has declared the target DEAD, and still claims nothing on hearsay.
+func TestF62_OnlookerLooksInTheEnd(t *testing.T) {
+	var ids []wire.CellID
+	for id := wire.CellID(200); id <= 2000; id += 100 {
+		ids = append(ids, id)
+	}
+	b := newBench(ids...)
+	b.StatusChanged(b.now, 1500, state.CellStatus{Life: state.Suspect, Incarnation: 1, Claimants: []wire.CellID{300}})
+	p := b.peers[1500]
+	if p.phase != phaseOnlooker {
+		t.Fatalf("phase %d after an accusation far away", p.phase)
+	}
+	if wait := p.next.Sub(b.now); wait < suspicionTimeout || wait > suspicionTimeout+onlookerDelayMax+probeTimeoutMin {
+		t.Errorf("looks after %v", wait)
+	}
+	b.StatusChanged(b.now, 1500, state.CellStatus{Life: state.Suspect, Incarnation: 1,
+		Claimants: []wire.CellID{300, 400, 500}})
+	if wait := p.next.Sub(b.now); wait < suspicionFloor || wait > suspicionFloor+onlookerDelayMax+probeTimeoutMin {
+		t.Errorf("looks after %v with three accusers", wait)
+	}
+	b.take()
+	b.schedule.next = p.next.Add(time.Second) // no scheduled probe comes in between
+	b.now, b.lastEntry = p.next, p.next
+	b.Tick(b.now)
+	if sent := b.take(); len(sent) != 1+indirectProbeCount || sent[0].kind != wire.TypePing || sent[0].to != 1500 {
+		t.Errorf("sent %+v, want a full round", sent)
+	}
+	if len(b.claims) != 0 {
+		t.Errorf("claims %v", b.claims)
+	}
+}
+
+// TestF65_QuietAfterAPause: no DEAD until two scheduled probes have passed.
+func TestF65_QuietAfterAPause(t *testing.T) {
+	b := newBench(peerA)
+	b.now = b.Deadline().Add(time.Minute)
+	b.Tick(b.now)
+	p := b.peer(peerA)
+	for i := range quietRounds {
+		if b.mayBury(b.now, p) {
+			t.Errorf("DEAD allowed %d probes after a pause", i)
+		}
+		b.probe(t)
+	}
+	if !b.mayBury(b.now, p) {
+		t.Error("DEAD still forbidden after two probes")
+	}
+}
+
 // TestDetectorAllocatesNothing: probe, PONG and PING in steady state.
 func TestDetectorAllocatesNothing(t *testing.T) {
 	b := newBench(peerA, peerB)

@@ -51,6 +51,29 @@ func TestIdleDetectorSleeps(t *testing.T) {
 	}
 }
 
+// TestF62_DesignatedProber: the ring predecessor sends every cell a PING at least every two seconds, and
+// the others come by as well.
+func TestF62_DesignatedProber(t *testing.T) {
+	w := newWorld(10, 30, 0)
+	last, others := map[*simulated]clock.Instant{}, map[*simulated]int{}
+	w.onPing = func(from, to *simulated) {
+		if w.successorOf(from) != to {
+			others[to]++
+			return
+		}
+		if gap := w.now.Sub(last[to]); last[to] != 0 && gap > slotInterval {
+			t.Errorf("%v between two PINGs of the designated prober, want at most %v", gap, slotInterval)
+		}
+		last[to] = w.now
+	}
+	w.run(5 * time.Minute)
+	for _, c := range w.cells {
+		if w.now.Sub(last[c]) > slotInterval || others[c] < 90 {
+			t.Errorf("cell %v: last PING of its prober %v ago, %d of others in 300 s", c.id, w.now.Sub(last[c]), others[c])
+		}
+	}
+}
+
 // TestF62_AccuserDiesToo kills the victim and, as soon as it has accused, the first accuser; then the
 // first two; then all five ring predecessors together with the victim.
 func TestF62_AccuserDiesToo(t *testing.T) {
@@ -163,8 +186,13 @@ func TestF64_DeafCell(t *testing.T) {
 		w.run(10 * time.Second)
 		deaf := w.cells[2]
 		w.block = func(_, to *simulated) bool { return to == deaf }
+		deafened := w.now
 		w.run(10 * time.Minute)
 		deaths := map[uint32]int{}
+		// F62 c: it was heard all the time, which buys one extension.
+		if all := w.deaths(deaf.id); len(all) > 0 && all[0].at.Sub(deafened) < suspicionFloor+extension {
+			t.Errorf("seed %d: DEAD after %v although it was heard", seed, all[0].at.Sub(deafened))
+		}
 		for _, write := range w.writes {
 			if write.by == deaf.id {
 				t.Errorf("seed %d: the deaf cell wrote: %v", seed, write)
@@ -325,7 +353,12 @@ func TestF11_SuspicionsAreDroppedAfterAJump(t *testing.T) {
 func TestF70_SatelliteLink(t *testing.T) {
 	w := newWorld(15, 5, 0)
 	w.latency = 350 * time.Millisecond
-	w.run(10 * time.Minute)
+	w.run(time.Minute)
+	before := w.datagrams
+	w.run(9 * time.Minute)
+	if perCell := float64(w.datagrams-before) / 540 / 5; perCell > 2.02 {
+		t.Errorf("%.2f datagrams per second and cell once the round trip is known, want 2: no second guesses", perCell)
+	}
 	if len(w.writes) > 0 {
 		t.Errorf("status writes over a slow link: %v", w.writes)
 	}

@@ -25,6 +25,7 @@ type world struct {
 	latency time.Duration                   // one way
 	spread  time.Duration                   // gossip delay: uniform up to this, 20 ms at least
 	block   func(from, to *simulated) bool  // datagrams dropped always
+	onPing  func(from, to *simulated)       // PINGs as they are sent
 	onClaim func(by *simulated, c statusOf) // every status write
 
 	datagrams uint64 // sent
@@ -179,6 +180,9 @@ func (c *simulated) boot() {
 func (c *simulated) send(to wire.CellID, t wire.Type, nonce uint32, payload []byte) {
 	e := event{header: wire.Header{Type: t, Sender: c.id, Nonce: nonce}, size: len(payload)}
 	copy(e.data[:], payload)
+	if t == wire.TypePing && c.world.onPing != nil {
+		c.world.onPing(c, c.world.byID[to])
+	}
 	c.sent++
 	c.world.datagrams++
 	c.world.transmit(c, c.world.byID[to], e)

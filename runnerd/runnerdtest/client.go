@@ -46,10 +46,11 @@ func Pair(t testing.TB) (ours, theirs *net.UnixConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fileConn(t, pair[0]), fileConn(t, pair[1])
+	return FileConn(t, pair[0]), FileConn(t, pair[1])
 }
 
-func fileConn(t testing.TB, fd int) *net.UnixConn {
+// FileConn makes a connection of a descriptor and takes it over.
+func FileConn(t testing.TB, fd int) *net.UnixConn {
 	t.Helper()
 	file := os.NewFile(uintptr(fd), "pair")
 	defer file.Close()

@@ -27,13 +27,17 @@ var build = sync.OnceValues(func() (string, error) {
 	if err := command.Run(); err != nil {
 		return "", err
 	}
+	built = directory
 	return path, os.Chmod(directory, 0o755)
 })
 
+// built is what Cleanup removes.
+var built string
+
 // Cleanup removes what Daemon built; TestMain calls it.
 func Cleanup() {
-	if path, err := build(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+	if built != "" {
+		os.RemoveAll(built)
 	}
 }
 
@@ -128,7 +132,7 @@ func (d *Daemon) Connect() *Client {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return Accept(d.t, fileConn(d.t, pair[0]))
+	return Accept(d.t, FileConn(d.t, pair[0]))
 }
 
 // ResidentKiB is the resident memory of a process.
