@@ -45,6 +45,10 @@ func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID,
 		a.receiveReply(now, s, begin)
 		return
 	}
+	if a.begunHere(from, nonce) {
+		a.stats.Dropped++ // a late answer, or the second one to a repeated BEGIN
+		return
+	}
 	bootstrap := false
 	switch {
 	case s == nil:

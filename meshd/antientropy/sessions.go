@@ -110,7 +110,7 @@ func (a *Sessions) Start(now clock.Instant, peer wire.CellID, bootstrap bool) bo
 		return false
 	}
 	s := a.slot(0)
-	a.open(s, now, peer, true, a.Random.Uint32())
+	a.open(s, now, peer, true, a.nonce(peer))
 	s.bootstrap, s.fast = bootstrap, bootstrap
 	a.state(s, a.count%VectorEvery == 0)
 	a.count++
@@ -118,6 +118,21 @@ func (a *Sessions) Start(now clock.Instant, peer wire.CellID, bootstrap bool) bo
 	a.plan(s)
 	return true
 }
+
+// nonce draws the number of a session begun here. Its lowest bit says which of the two cells began: the one
+// with the greater id or the other. So an answer can be told from a beginning by itself, also by a cell
+// that has forgotten the session or was restarted since; two cells that took each other's late answers for
+// beginnings would answer one another for ever.
+func (a *Sessions) nonce(peer wire.CellID) uint32 {
+	nonce := a.Random.Uint32() &^ 1
+	if a.Self > peer {
+		nonce |= 1
+	}
+	return nonce
+}
+
+// begunHere reports whether the number is that of a session that this cell began.
+func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool { return nonce&1 == 1 == (a.Self > peer) }
 
 // Running reports whether a session with peer is under way.
 func (a *Sessions) Running(peer wire.CellID) bool { return a.find(peer) != nil }
