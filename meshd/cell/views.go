@@ -177,6 +177,9 @@ func (c *Cell) viewStatus(view *cellView, value []byte, live bool) {
 	view.status = status
 	c.viewMember(view) // the detector knows only members
 	c.detector.StatusChanged(c.now, view.id, status)
+	if view.id == c.config.Self && status.Life == state.Gone && c.phase == Active {
+		c.expelled()
+	}
 }
 
 // viewIdentity notices another instance that uses this cell's id (F2, F3).

@@ -3,27 +3,25 @@ package sim
 import (
 	"fmt"
 	"testing"
-	"time"
-
-	"colloid.net/meshd/wire"
+	"colloid.net/meshd/cell"
+	"colloid.net/ipc/uds"
 )
 
-func TestDebugStorm(t *testing.T) {
+func TestDebug(t *testing.T) {
 	s := Small(*seedFlag)
-	s.Prepare = func(w *World) {
-		w.After(s.Duration+80*time.Second, func() {
-			counts := map[string]int{}
-			n := 0
-			w.network.tap = func(from, to *Node, d []byte) {
-				h, _, _, _ := wire.ParseHeader(d)
-				counts[fmt.Sprintf("%v %d>%d len %d", h.Type, from.Index, to.Index, len(d)/50*50)]++
-				if n++; n<60 { fmt.Printf("%.6f %v n%d>n%d %d %08x\n", w.now.Seconds(), h.Type, from.Index, to.Index, len(d), h.Nonce) }
-			}
-			w.After(1*time.Second, func() { for _, k := range sortedKeys(counts) { fmt.Println(k, counts[k]) } ; w.fail("debug", "stop") })
-		})
-	}
 	var lines []string
+	var w *World
+	s.Prepare = func(x *World) { w = x }
 	r := s.Run(func(l string) { lines = append(lines, l) })
-	for _, l := range lines[max(0, len(lines)-60):] { fmt.Println(l) }
 	fmt.Println(r.Failure)
+	for _, n := range w.nodes {
+		if n.cell == nil { continue }
+		fmt.Printf("n%d %s alive %d shared %v holds\n", n.Index, n.ID(), n.cell.AliveCount(), n.cell.PlanIsShared())
+		for _, k := range []string{"spread.a", "spread.b", "spread.c"} {
+			if reg, ok := n.cell.Store().Get([]byte(k)); ok {
+			fmt.Printf("   %s entries %d plan %v\n", k, reg.EntryCount(), n.cell.Plan().Of(reg.KeyHash()))
+			}
+			n.Command(cell.Request{Code: uds.CodeExplain, Payload: []byte(k)}, func(r cell.Response) { fmt.Println("   ", string(r.Payload)) })
+		}
+	}
 }
