@@ -106,7 +106,6 @@ func (w *World) calmDown() (converged, settled time.Duration) {
 	}
 	converged = w.now - begin
 	if !w.wait(workloadsWithin-converged, "EXEC-1", func() bool { return w.placed() == nil && w.sameState() }) {
-		w.fail("EXEC-1", "%w", w.placed())
 		return
 	}
 	settled = w.now - begin
@@ -122,7 +121,7 @@ func (w *World) calmDown() (converged, settled time.Duration) {
 func (w *World) wait(limit time.Duration, rule string, done func() bool) bool {
 	for begin := w.now; !done(); {
 		if w.now-begin >= limit {
-			w.fail(rule, "not %v after the last fault: %s", limit, w.describe())
+			w.fail(rule, "not %v after the last fault: %v; %s", limit, w.placed(), w.describe())
 			return false
 		}
 		if w.Run(100*time.Millisecond) != nil {
@@ -201,13 +200,13 @@ func (w *World) sameState() bool {
 func (w *World) placed() error {
 	store := w.nodes[0].cell.Store()
 	var problem error
-	wanted := make(map[uint64]bool)
+	wanted, frozen := make(map[uint64]bool), make(map[string]bool)
 	store.Walk("", func(r crdt.Register) bool {
 		if !state.IsWorkload(r.Name()) {
 			return true
 		}
 		if r.Conflicted() {
-			wanted[r.KeyHash()] = true // frozen: whatever runs is right
+			frozen[string(r.Name())] = true // whatever runs is right
 			return true
 		}
 		value, live := r.Live()
@@ -227,7 +226,7 @@ func (w *World) placed() error {
 	}
 	for _, n := range w.nodes {
 		for _, i := range n.host.sorted() {
-			if !wanted[i.id.KeyHash] {
+			if !wanted[i.id.KeyHash] && !frozen[i.key] {
 				return fmt.Errorf("n%d runs %s, which nobody wants", n.Index, i.key)
 			}
 		}
