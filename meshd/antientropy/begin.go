@@ -46,8 +46,8 @@ func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID,
 		a.receiveReply(now, s, begin)
 		return
 	}
-	if a.hasBegun(from, nonce) {
-		a.stats.Dropped++ // the late answer to a BEGIN of ours; nothing in it tells it from a new one
+	if a.begunHere(from, nonce) {
+		a.stats.Dropped++ // a late answer, or the second one to a repeated BEGIN
 		return
 	}
 	bootstrap := false
@@ -216,16 +216,6 @@ func (a *Sessions) receiveEnd(now clock.Instant, s *session, from wire.CellID, n
 	default:
 		a.stats.Dropped++
 	}
-}
-
-// hasBegun reports whether this side began a session with the peer under the nonce not long ago.
-func (a *Sessions) hasBegun(peer wire.CellID, nonce uint32) bool {
-	for _, b := range a.begun {
-		if b.peer == peer && b.nonce == nonce {
-			return true
-		}
-	}
-	return false
 }
 
 func (a *Sessions) wasClosed(peer wire.CellID, nonce uint32) bool {

@@ -67,10 +67,6 @@ func (a *Sessions) open(s *session, now clock.Instant, peer wire.CellID, initiat
 	s.drills = s.drills[:0]
 	a.stats.Started++
 	a.forgetWaiting(peer)
-	if initiator {
-		a.begun[a.begunAt] = ending{peer, nonce}
-		a.begunAt = (a.begunAt + 1) % len(a.begun)
-	}
 }
 
 // silence is how long a session may hear nothing. A responder that was never heard of again after its

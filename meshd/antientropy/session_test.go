@@ -284,3 +284,19 @@ func newForeign(n *network, id wire.CellID) *peer {
 	delete(n.cells, id)
 	return p
 }
+
+// A BEGIN that arrives twice is answered twice. The second answer finds no session any more; taken for a
+// beginning it would be answered in turn, for ever.
+func TestF25_RepeatedBeginEnds(t *testing.T) {
+	for seed := range uint64(50) {
+		n := newNetwork(t, seed, 2)
+		n.duplicate, n.loss = 0.5, 0.05
+		load(n.cells[1].store, 10, 1)
+		load(n.cells[2].store, 10, 1)
+		n.session(1, 2)
+		n.session(2, 1)
+		if n.datagrams > 200 {
+			t.Fatalf("seed %d: %d datagrams for two sessions between equals", seed, n.datagrams)
+		}
+	}
+}

@@ -15,7 +15,6 @@ const (
 	incomingMax = 2
 	slotsMax    = 64   // unacknowledged frames, and as many answers
 	vectorsMax  = 4096 // peers whose vectors are remembered
-	begunMax    = 64   // own BEGINs whose late answers are recognised
 	closedMax   = 16   // ended sessions whose AE_END is repeated on demand
 
 	// VectorEvery is how often a session carries the stability vectors without garbage waiting (F44).
@@ -76,8 +75,6 @@ type Sessions struct {
 	stats    Stats
 	sessions [outgoingMax + incomingMax]*session // the first is for outgoing ones
 	waiting  []waitingBegin                      // for an incoming one
-	begun    [begunMax]ending                    // the latest BEGINs of our own
-	begunAt  int
 	closed   [closedMax]ending
 	closedAt int
 	count    uint32 // sessions begun here, for VectorEvery
@@ -118,13 +115,30 @@ func (a *Sessions) Start(now clock.Instant, peer wire.CellID, bootstrap bool) bo
 		return false
 	}
 	s := a.slot(0)
-	a.open(s, now, peer, true, a.Random.Uint32())
+	a.open(s, now, peer, true, a.nonce(peer))
 	s.bootstrap, s.fast = bootstrap, bootstrap
 	a.state(s, a.count%VectorEvery == 0)
 	a.count++
 	a.sendBegin(now, s)
 	a.plan(s)
 	return true
+}
+
+// nonce draws the number of a session begun here. Its lowest bit says which of the two cells began: the one
+// with the greater id or the other. So an answer can be told from a beginning by itself, also by a cell
+// that has forgotten the session or was restarted since; two cells that took each other's late answers for
+// beginnings would answer one another for ever.
+func (a *Sessions) nonce(peer wire.CellID) uint32 {
+	nonce := a.Random.Uint32() &^ 1
+	if a.Self > peer {
+		nonce |= 1
+	}
+	return nonce
+}
+
+// begunHere reports whether the number is that of a session that this cell began.
+func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool {
+	return nonce&1 == 1 == (a.Self > peer)
 }
 
 // Running reports whether a session with peer is under way.

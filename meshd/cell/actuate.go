@@ -296,8 +296,18 @@ func (c *Cell) reconcileInput() reconcile.Input {
 }
 
 func (c *Cell) isFrozen(keyHash uint64) bool {
-	view := c.views.byHash[keyHash]
-	return view != nil && view.frozen
+	if view := c.views.byHash[keyHash]; view != nil {
+		return view.frozen
+	}
+	// An instance that was started in another cluster has another hash of the same key (F16): what counts
+	// is the key.
+	for id, actual := range c.runner.actual {
+		if id.KeyHash == keyHash {
+			view := c.views.workloads[actual.Key]
+			return view != nil && view.frozen
+		}
+	}
+	return false
 }
 
 // isReady reports whether a cell says that it has a READY instance in a slot; digest 0 means any.

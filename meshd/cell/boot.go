@@ -170,6 +170,15 @@ func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
 	c.becomeAuthoritative("state is in step with cell " + peer.String())
 }
 
+// expelled: an operator declared this cell gone while it was out of reach. It is here, so it comes back,
+// but like a cell that boots: it hears all that was said in its absence before it says anything (F46).
+func (c *Cell) expelled() {
+	c.log(LevelWarning, "the others have given this cell up: coming back")
+	c.phase = Booting
+	c.boot = bootState{hadSnapshot: true}
+	c.startBoot()
+}
+
 func (c *Cell) knowsAlive(peer wire.CellID) bool {
 	view := c.views.cells[peer]
 	return view != nil && view.hasStatus && view.status.Life == state.Alive

@@ -79,6 +79,7 @@ type Cell struct {
 	sessionsWanted []wire.CellID
 	successor      wire.CellID                   // on the ring, with which a session was wanted
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
+	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
@@ -194,7 +195,7 @@ func (c *Cell) enter(cluster Cluster) {
 func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) {
 	c.now = now
 	c.counters.received++
-	header, payload, _, err := wire.ParseHeader(datagram)
+	header, payload, trailer, err := wire.ParseHeader(datagram)
 	if err != nil {
 		c.counters.malformed++
 		return
@@ -206,6 +207,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	header, payload, err = c.opener.Open(datagram)
 	if err != nil {
 		c.counters.unsealed++
+		if err == seal.ErrReplayed {
+			c.refusedReplay(from, header, len(datagram), trailer)
+		}
 		return
 	}
 	if header.Sender == c.config.Self {

@@ -30,6 +30,9 @@ func (s *isolationState) deadline() clock.Instant {
 // minority reports whether more than half of the members, this cell included, do not answer. The long
 // dead do not count as lost now.
 func (c *Cell) minority() bool {
+	if !c.detector.AnySuspected() {
+		return c.detector.Isolated(c.now)
+	}
 	members, lost := 1, 0
 	for i := range c.members.Len() {
 		m := c.members.At(i)

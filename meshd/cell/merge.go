@@ -2,6 +2,7 @@ package cell
 
 import (
 	"slices"
+	"time"
 
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/state"
@@ -99,6 +100,21 @@ func (c *Cell) changed(name []byte, note change) {
 	c.changes.list = append(c.changes.list, note)
 }
 
+// reclaimAfter is how long after a foreign change of an own fact this cell states its facts again. It also
+// bounds the quarrel with another instance of this cell, until somebody stops one of them (F2).
+const reclaimAfter = time.Second
+
+// isOwnFact reports whether only this cell says anything under a key. If others change it all the same,
+// then because the cluster has forgotten, or overruled by what an earlier life of this cell wrote, what it
+// said: after its directory was restored from an older copy, say (F1).
+func (c *Cell) isOwnFact(name []byte) bool {
+	if id, field, ok := state.HealthKey(string(name)); ok {
+		return id == c.config.Self && field != "status"
+	}
+	cell, _, ok := state.SplitEndpoint(string(name))
+	return ok && cell == c.config.Self
+}
+
 // drain looks at what changed. Looking may write, which adds to the list.
 func (c *Cell) drain() {
 	if c.changes.draining {
@@ -111,6 +127,9 @@ func (c *Cell) drain() {
 		name := c.changes.text[begin:note.end:note.end]
 		begin = note.end
 		c.view(name)
+		if note.from != 0 && c.isOwnFact(name) && c.schedule.reclaim == 0 {
+			c.schedule.reclaim = c.now.Add(reclaimAfter)
+		}
 		if note.spread {
 			c.gossip.Spread(c.now, name, note.from)
 		}

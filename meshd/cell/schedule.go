@@ -50,6 +50,7 @@ type schedule struct {
 	garbage     clock.Instant
 	peers       clock.Instant
 	restate     bool
+	reclaim     clock.Instant // state everything again then, 0 = no need
 }
 
 type persistState struct {
@@ -73,6 +74,9 @@ func (c *Cell) due(deadline *clock.Instant, period time.Duration) bool {
 
 func (c *Cell) tickSchedule() {
 	s := &c.schedule
+	if s.reclaim != 0 && s.reclaim.Reached(c.now) {
+		s.restate, s.reclaim = true, 0
+	}
 	if s.restate && c.phase != Booting && c.writes.raising == 0 {
 		c.restate()
 	}
@@ -115,6 +119,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 	consider(true, s.garbage)
 	consider(c.persist.peersDirty, s.peers)
 	consider(s.restate && c.phase != Booting && c.writes.raising == 0, c.now)
+	consider(s.reclaim != 0, s.reclaim)
 	return next
 }
 

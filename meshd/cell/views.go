@@ -178,6 +178,9 @@ func (c *Cell) viewStatus(view *cellView, value []byte, live bool) {
 	view.status = status
 	c.viewMember(view) // the detector knows only members
 	c.detector.StatusChanged(c.now, view.id, status)
+	if view.id == c.config.Self && status.Life == state.Gone && c.phase == Active {
+		c.expelled()
+	}
 }
 
 // viewIdentity notices another instance that uses this cell's id (F2, F3).
@@ -278,8 +281,9 @@ func (c *Cell) viewDenial(key string) {
 	c.planChanged()
 }
 
-// viewWorkload decodes a specification. A key in CONFLICT or with a value this version cannot use keeps
-// its last usable specification and is frozen (F57, F58).
+// viewWorkload decodes a specification. A key in CONFLICT or with a value this version cannot use is
+// frozen (F57, F58). What placement reserves for a key in CONFLICT is the newest of its values: which of
+// them this cell knew first must not matter, or cells with equal state would plan differently (EXEC-2).
 func (c *Cell) viewWorkload(key string) {
 	register, found := c.store.Get([]byte(key))
 	view := c.views.workloads[key]
@@ -301,14 +305,17 @@ func (c *Cell) viewWorkload(key string) {
 	view.invalid = ""
 	view.frozen = !single
 	if !single {
-		return
+		_, value, _ = register.Latest()
 	}
+	view.spec, view.raw, view.digest = nil, nil, 0
 	spec, err := workload.Decode(value)
 	if err == nil {
 		err = workload.CheckKey(key, spec)
 	}
 	if err != nil {
-		view.frozen, view.invalid = true, err.Error()
+		if single {
+			view.frozen, view.invalid = true, err.Error()
+		}
 		return
 	}
 	view.spec, view.raw, view.digest = spec, slices.Clone(value), spec.InstanceDigest()

@@ -13,11 +13,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// disk is a state directory: what was synced survives a crash, what was under way may not.
-type disk struct {
-	world *World
-	node  *Node
-
+// image is what a state directory holds.
+type image struct {
 	self        wire.CellID
 	secretHash  uint64
 	incarnation uint32
@@ -25,11 +22,27 @@ type disk struct {
 	peers       []wire.Contact
 	snapshot    []byte
 	writes      [][]byte
+}
+
+func (i *image) clone() *image {
+	copied := *i
+	copied.peers, copied.snapshot, copied.writes = slices.Clone(i.peers), bytes.Clone(i.snapshot), slices.Clone(i.writes)
+	return &copied
+}
+
+// disk is a state directory: what was synced survives a crash, what was under way may not.
+type disk struct {
+	image
+	world *World
+	node  *Node
 
 	// Latency of one sync, and what fails.
 	latency time.Duration
 	full    bool
-	run     int // voids completions of an earlier process
+	idle    time.Duration // when the syncs under way will be done: they are done one after the other
+	run     int           // voids completions of an earlier process
+	// Flaws of a broken storage, for tests that show that a checker notices.
+	keepsIncarnation, forgetsWrites bool
 }
 
 func newDisk(w *World, n *Node) *disk {
@@ -40,29 +53,34 @@ func newDisk(w *World, n *Node) *disk {
 
 // wipe is a new, empty disk: a new identity.
 func (d *disk) wipe() {
+	d.image = image{}
+	d.identify()
+}
+
+// identify draws a new identity, as the storage does for a directory without one or of another machine (F2).
+func (d *disk) identify() {
 	d.self = wire.CellID(d.world.random.Uint64()>>1 + 1)
 	d.secretHash = d.world.random.Uint64()
 	d.incarnation = 0
-	d.cluster = cell.Cluster{}
-	d.peers, d.snapshot, d.writes = nil, nil, nil
 }
+
+// restore replaces the content of the disk, as copying an older state directory does.
+func (d *disk) restore(from *image) { d.image = *from.clone() }
 
 // load is what opening the directory gives a new process (F1: the incarnation is raised first).
 func (d *disk) load() cell.Config {
-	d.incarnation++
+	if !d.keepsIncarnation {
+		d.incarnation++
+	}
 	return cell.Config{
 		Self: d.self, Incarnation: d.incarnation, SecretHash: d.secretHash, Cluster: d.cluster,
 		Peers: slices.Clone(d.peers), Snapshot: bytes.Clone(d.snapshot), Writes: slices.Clone(d.writes),
 	}
 }
 
-func (d *disk) crash() { d.run++ }
-
-// Image copies the state of another disk: a cloned machine, or a restored backup.
-func (d *disk) image(other *disk) {
-	d.self, d.secretHash, d.incarnation = other.self, other.secretHash, other.incarnation
-	d.cluster = other.cluster
-	d.peers, d.snapshot, d.writes = slices.Clone(other.peers), bytes.Clone(other.snapshot), slices.Clone(other.writes)
+func (d *disk) crash() {
+	d.run++
+	d.idle = 0
 }
 
 var errFull = errors.Join(errors.New("write"), syscall.ENOSPC)
@@ -72,7 +90,8 @@ var errFull = errors.Join(errors.New("write"), syscall.ENOSPC)
 func (d *disk) later(ticket uint64, apply func()) {
 	run := d.run
 	delay := d.latency/2 + time.Duration(d.world.random.Int64N(int64(d.latency)))
-	d.world.After(delay, func() {
+	d.idle = max(d.idle, d.world.now) + delay
+	d.world.After(d.idle-d.world.now, func() {
 		if d.run != run {
 			return
 		}
@@ -89,7 +108,15 @@ func (d *disk) later(ticket uint64, apply func()) {
 // AppendWrite implements cell.Storage.
 func (d *disk) AppendWrite(ticket uint64, record []byte) {
 	copied := bytes.Clone(record)
-	d.later(ticket, func() { d.writes = append(d.writes, copied) })
+	d.world.written(d.node, copied)
+	if d.forgetsWrites {
+		d.later(ticket, func() { d.world.syncedWrite(d.node, copied) })
+		return
+	}
+	d.later(ticket, func() {
+		d.writes = append(d.writes, copied)
+		d.world.syncedWrite(d.node, copied)
+	})
 }
 
 // SaveSnapshot implements cell.Storage.
@@ -125,9 +152,5 @@ func (d *disk) SaveIncarnation(ticket uint64, incarnation uint32) {
 
 // DiscardIdentity implements cell.Storage.
 func (d *disk) DiscardIdentity(ticket uint64) {
-	d.later(ticket, func() {
-		d.self = wire.CellID(d.world.random.Uint64()>>1 + 1)
-		d.secretHash = d.world.random.Uint64()
-		d.incarnation = 0
-	})
+	d.later(ticket, d.identify)
 }

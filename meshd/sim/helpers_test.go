@@ -5,9 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
-	"colloid.net/workload"
 )
 
 var (
@@ -76,16 +74,7 @@ func until(t *testing.T, w *World, limit time.Duration, what string, done func()
 }
 
 // spec encodes a small process workload.
-func spec(t *testing.T, replicas int, image string) []byte {
-	t.Helper()
-	raw, err := workload.Encode(&workload.Spec{
-		Runtime: workload.RuntimeProcess, Replicas: uint16(replicas), Image: image,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
-}
+func spec(_ *testing.T, replicas int, image string) []byte { return Spec(replicas, image) }
 
 // value returns what a node holds under a key: the number of entries and, if single, the value.
 func value(n *Node, key string) (entries int, single string) {
@@ -130,12 +119,4 @@ func phases(w *World) (active int) {
 		}
 	}
 	return active
-}
-
-type (
-	cellResponse = cell.Response
-)
-
-func cellRequest(code uds.Code, payload []byte) cell.Request {
-	return cell.Request{Code: code, Payload: payload}
 }

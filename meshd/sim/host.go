@@ -21,17 +21,19 @@ type host struct {
 	StartDelay time.Duration // from the command to READY
 	Starts     int           // since the beginning
 	Stops      int
+	away       bool // runnerd is not there
 	// Deny refuses specifications, as the host's policy would.
 	Deny func(spec *workload.Spec) string
 }
 
 type instance struct {
-	id      reconcile.InstanceID
-	key     string
-	spec    []byte
-	state   reconcile.State
-	pid     uint32
-	started time.Duration
+	id       reconcile.InstanceID
+	key      string
+	spec     []byte
+	state    reconcile.State
+	pid      uint32
+	started  time.Duration
+	restarts uint32
 }
 
 func newHost(n *Node) *host {
@@ -47,7 +49,7 @@ func (h *host) crash() {
 func (h *host) connect() {
 	n := h.node
 	n.world.After(5*time.Millisecond, func() {
-		if n.cell == nil {
+		if n.cell == nil || h.away {
 			return
 		}
 		n.input(func(now clock.Instant) {
@@ -73,10 +75,14 @@ func (h *host) sorted() []*instance {
 }
 
 func (h *host) actual(i *instance) reconcile.Actual {
-	return reconcile.Actual{ID: i.id, Key: i.key, Spec: i.spec, State: i.state, PID: i.pid, StartTicks: uint64(i.started)}
+	return reconcile.Actual{ID: i.id, Key: i.key, Spec: i.spec, State: i.state, PID: i.pid, StartTicks: uint64(i.started),
+		Restarts: i.restarts}
 }
 
 func (h *host) report(i *instance) {
+	if h.away {
+		return
+	}
 	actual := h.actual(i)
 	h.node.input(func(now clock.Instant) { h.node.cell.HelperInstance(now, actual) })
 }
@@ -84,9 +90,10 @@ func (h *host) report(i *instance) {
 // Do implements cell.Helper. The cell is inside a call, so what follows happens later.
 func (h *host) Do(action reconcile.Action) bool {
 	action.Spec = slices.Clone(action.Spec)
+	h.node.world.acting(h.node, action)
 	run := h.run
 	h.node.world.After(time.Millisecond, func() {
-		if h.run != run {
+		if h.run != run || h.away {
 			return
 		}
 		if action.Kind == reconcile.Start {
@@ -139,6 +146,41 @@ func (h *host) stop(action reconcile.Action) {
 	delete(h.instances, action.ID)
 	i.state = reconcile.Gone
 	h.report(i)
+}
+
+// leave is runnerd going away; what it runs goes on (F134).
+func (h *host) leave() {
+	h.away = true
+	h.node.input(func(now clock.Instant) { h.node.cell.HelperGone(now) })
+}
+
+// comeBack is runnerd starting again.
+func (h *host) comeBack() {
+	h.away = false
+	h.connect()
+}
+
+// exit ends one instance; runnerd starts it again after a pause, whatever meshd thinks (F58, F76).
+func (h *host) exit(pick int) {
+	list := h.sorted()
+	if len(list) == 0 {
+		return
+	}
+	i := list[pick%len(list)]
+	if i.state != reconcile.Ready {
+		return
+	}
+	i.state = reconcile.Backoff
+	i.restarts++
+	h.node.world.Tracef("n%d: %s exits", h.node.Index, i.key)
+	h.report(i)
+	run := h.run
+	h.node.world.After(time.Second, func() {
+		if h.run == run && h.instances[i.id] == i && i.state == reconcile.Backoff {
+			i.state = reconcile.Ready
+			h.report(i)
+		}
+	})
 }
 
 // Running returns the keys of the instances that run on the node, sorted.

@@ -20,15 +20,24 @@ type Node struct {
 	Index   int
 	Address netip.AddrPort
 
-	cell   *cell.Cell
-	disk   *disk
-	host   *host
-	offset time.Duration // of its clock
-	paused bool
-	queue  []func() // inputs that came while paused
-	tick   uint64   // number of the armed tick event; older ones are void
-	armed  time.Duration
-	run    int // incarnation of the process, voids events of an earlier one
+	cell    *cell.Cell
+	disk    *disk
+	host    *host
+	offset  time.Duration // of its clock
+	paused  bool
+	starved bool          // a fault lets the process run in short slices only
+	queue   []func()      // inputs that came while paused
+	tick    uint64        // number of the newest tick event
+	armed   time.Duration // when it comes, 0 = none is armed
+	run     int           // number of the process on this machine
+
+	// For checkers: since when nothing was done to the machine, its process or its links.
+	disturbed time.Duration
+	booted    time.Duration
+	backup    *image // an older copy of its disk
+	backupAt  time.Duration
+	reserved  bool // a fault holds the machine down or paused; others leave it alone
+	joining   bool
 }
 
 // Cell is the running cell, nil while meshd is down.
@@ -43,7 +52,13 @@ func (n *Node) Boot() {
 		return
 	}
 	w := n.world
+	if n.disk.full {
+		w.Tracef("n%d cannot boot: its disk is full", n.Index)
+		return
+	}
 	n.run++
+	n.booted = w.now
+	w.disturb(n)
 	config := n.disk.load()
 	config.Addresses = []state.Candidate{{Address: n.Address}}
 	config.Hostname = fmt.Sprintf("n%d", n.Index)
@@ -75,8 +90,11 @@ func (n *Node) Kill() {
 	}
 	n.world.Tracef("n%d killed", n.Index)
 	n.cell = nil
+	n.armed = 0
+	n.tick++
 	n.run++
-	n.paused, n.queue = false, nil
+	n.world.disturb(n)
+	n.paused, n.queue, n.joining = false, nil, false
 	n.disk.crash()
 }
 
@@ -90,10 +108,17 @@ func (n *Node) PowerOff() {
 func (n *Node) Wipe() { n.disk.wipe() }
 
 // Pause stops the process without killing it, as SIGSTOP does; the clock goes on (F65).
-func (n *Node) Pause() { n.paused = true }
+func (n *Node) Pause() {
+	n.paused = true
+	n.world.disturb(n)
+}
 
 // Resume continues a paused process: everything that waited happens now.
 func (n *Node) Resume() {
+	if !n.paused {
+		return
+	}
+	n.world.disturb(n)
 	n.paused = false
 	queue := n.queue
 	n.queue = nil
@@ -105,7 +130,9 @@ func (n *Node) Resume() {
 
 // JumpClock moves the node's clock forward, as a suspended laptop's does (F11).
 func (n *Node) JumpClock(d time.Duration) {
+	n.world.disturb(n)
 	n.offset += d
+	n.armed = 0 // the armed tick would come too late
 	n.rearm()
 }
 
@@ -124,36 +151,51 @@ func (n *Node) input(f func(now clock.Instant)) {
 		return
 	}
 	f(n.instant())
+	n.after()
+}
+
+func (n *Node) after() {
 	if n.cell != nil {
 		n.rearm()
 	}
 	n.world.touched(n)
 }
 
-// rearm schedules the next tick at the cell's deadline.
+// rearm schedules the next tick at the cell's deadline. A tick that is armed for an earlier moment stays:
+// when it comes it arms the next.
 func (n *Node) rearm() {
 	if n.cell == nil || n.paused {
 		return
 	}
 	deadline := n.cell.Deadline()
 	if deadline == clock.Never {
-		n.tick++
-		n.armed = 0
 		return
 	}
 	at := max(time.Duration(deadline)-n.offset, n.world.now)
-	if n.armed == at && at > n.world.now {
+	if n.armed != 0 && n.armed <= at {
 		return
 	}
 	n.tick++
 	n.armed = at
-	number, run := n.tick, n.run
-	n.world.After(at-n.world.now, func() {
-		if n.tick == number && n.run == run && n.cell != nil {
-			n.armed = 0
-			n.input(func(now clock.Instant) { n.cell.Tick(now) })
-		}
-	})
+	n.world.events.push(at, event{node: n, number: n.tick})
+}
+
+// ticked is the arrival of a tick.
+func (n *Node) ticked(number uint64) {
+	if n.tick != number {
+		return
+	}
+	n.armed = 0
+	if n.cell == nil || n.paused {
+		return
+	}
+	now := n.instant()
+	if n.cell.Deadline() > now {
+		n.rearm()
+		return
+	}
+	n.cell.Tick(now)
+	n.after()
 }
 
 // port is the node's socket.
@@ -175,11 +217,16 @@ func (n *Node) Command(request cell.Request, reply func(cell.Response)) {
 }
 
 // Connect joins the node to the cluster of another.
-func (n *Node) Connect(seed *Node) {
-	request := cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{seed.Address}}
+func (n *Node) Connect(seed *Node) { n.connect(seed, false, nil) }
+
+func (n *Node) connect(seed *Node, merge bool, done func(cell.Response)) {
+	request := cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{seed.Address}, Merge: merge}
 	n.Command(request, func(r cell.Response) {
 		if r.Status != uds.OK {
 			n.world.Tracef("n%d connect: %s", n.Index, r.Text)
+		}
+		if done != nil {
+			done(r)
 		}
 	})
 }

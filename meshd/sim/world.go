@@ -8,12 +8,12 @@
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/wire"
@@ -36,50 +36,18 @@ type World struct {
 	options Options
 	random  *rand.Rand
 	now     time.Duration // virtual time since the beginning
-	events  eventHeap
-	order   uint64
+	events  events
 	nodes   []*Node
 	byAddr  map[netip.AddrPort]*Node
 	network network
 	Steps   uint64
-	Failure error // first violation; Run stops there
-	checks  []Checker
-	nextID  uint64
-}
+	Failure error  // first violation; Run stops there
+	cluster uint64 // that was formed; machines outside are taken back by their operators
 
-// Checker looks at the world after a step that touched node (nil: time passed, nothing touched).
-type Checker interface {
-	Name() string
-	Check(w *World, node *Node) error
-}
-
-type event struct {
-	at    time.Duration
-	order uint64
-	run   func()
-}
-
-type eventHeap []event
-
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	if h[i].at != h[j].at {
-		return h[i].at < h[j].at
-	}
-	return h[i].order < h[j].order
-}
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *eventHeap) Push(x any) { *h = append(*h, x.(event)) }
-
-// Pop implements heap.Interface.
-func (h *eventHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*h = old[:len(old)-1]
-	return last
+	checks     []*Checker
+	lost       []func(n *Node, since time.Duration)
+	synced     []func(n *Node, record *wire.Record)
+	stepChecks []*Checker
 }
 
 // New makes a world of machines that are switched off; see Node.Boot and Form.
@@ -98,7 +66,6 @@ func New(options Options) *World {
 
 // AddNode adds one machine, switched off.
 func (w *World) AddNode() *Node {
-	w.nextID++
 	index := len(w.nodes)
 	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(index >> 16), byte(index >> 8), byte(index)}), wire.Port)
 	n := &Node{world: w, Index: index, Address: address, offset: time.Duration(1 + w.random.Int64N(int64(time.Hour)))}
@@ -121,14 +88,8 @@ func (w *World) Now() time.Duration { return w.now }
 // Random is the world's source of chance, for scenarios.
 func (w *World) Random() *rand.Rand { return w.random }
 
-// AddChecker installs a checker.
-func (w *World) AddChecker(c Checker) { w.checks = append(w.checks, c) }
-
 // After schedules f.
-func (w *World) After(d time.Duration, f func()) {
-	w.order++
-	heap.Push(&w.events, event{w.now + d, w.order, f})
-}
+func (w *World) After(d time.Duration, f func()) { w.events.push(w.now+d, event{run: f}) }
 
 // Tracef tells the trace.
 func (w *World) Tracef(format string, arguments ...any) {
@@ -140,11 +101,8 @@ func (w *World) Tracef(format string, arguments ...any) {
 // Run lets d of virtual time pass, or less if a checker objects.
 func (w *World) Run(d time.Duration) error {
 	until := w.now + d
-	for len(w.events) > 0 && w.events[0].at <= until && w.Failure == nil {
-		next := heap.Pop(&w.events).(event)
-		w.now = next.at
-		w.Steps++
-		next.run()
+	for w.events.len() > 0 && w.events.next() <= until && w.Failure == nil {
+		w.step()
 	}
 	if w.Failure == nil {
 		w.now = until
@@ -156,24 +114,25 @@ func (w *World) Run(d time.Duration) error {
 func (w *World) Until(limit time.Duration, done func() bool) (time.Duration, bool) {
 	begin := w.now
 	for !done() {
-		if w.now-begin >= limit || w.Failure != nil || len(w.events) == 0 {
+		if w.now-begin >= limit || w.Failure != nil || w.events.len() == 0 {
 			return w.now - begin, false
 		}
-		next := heap.Pop(&w.events).(event)
-		w.now = next.at
-		w.Steps++
-		next.run()
+		w.step()
 	}
 	return w.now - begin, true
 }
 
-// touched runs the checkers after an input to a node.
-func (w *World) touched(n *Node) {
-	for _, check := range w.checks {
-		if err := check.Check(w, n); err != nil && w.Failure == nil {
-			w.Failure = fmt.Errorf("seed %d at %v, %s: %w", w.options.Seed, w.now, check.Name(), err)
-			w.Tracef("VIOLATION %v", w.Failure)
-		}
+func (w *World) step() {
+	at, e := w.events.pop()
+	w.now = at
+	w.Steps++
+	switch {
+	case e.run != nil:
+		e.run()
+	case e.datagram != nil:
+		w.network.deliver(e)
+	default:
+		e.node.ticked(e.number)
 	}
 }
 
@@ -186,26 +145,40 @@ func (w *World) Form(limit time.Duration) error {
 		return err
 	}
 	for _, n := range w.nodes[1:] {
-		n.Connect(w.nodes[0])
+		w.join(n, w.nodes[0])
 	}
 	took, ok := w.Until(limit, w.Formed)
 	if !ok {
-		return fmt.Errorf("seed %d: cluster of %d not formed after %v: %w", w.options.Seed, len(w.nodes), took, w.Failure)
+		return fmt.Errorf("seed %d: cluster of %d not formed after %v: %v", w.options.Seed, len(w.nodes), took, w.Failure)
 	}
+	w.cluster = w.nodes[0].cell.ClusterID()
 	w.Tracef("formed in %v", took)
 	return nil
+}
+
+// join connects a node, again and again: a cell takes in a few joiners at a time.
+func (w *World) join(n, seed *Node) {
+	n.connect(seed, false, func(r cell.Response) {
+		if r.Status != uds.OK {
+			w.After(time.Second, func() { w.join(n, seed) })
+		}
+	})
 }
 
 // Formed reports whether all running cells are active and see each other alive.
 func (w *World) Formed() bool {
 	up := 0
 	for _, n := range w.nodes {
-		if n.cell != nil {
-			up++
+		if n.cell == nil {
+			continue
 		}
+		if n.cell.Phase() != cell.Active || !n.cell.Joined() && len(w.nodes) > 1 {
+			return false
+		}
+		up++
 	}
 	for _, n := range w.nodes {
-		if n.cell != nil && (n.cell.Phase() != cell.Active || n.cell.AliveCount() < up) {
+		if n.cell != nil && n.cell.AliveCount() < up {
 			return false
 		}
 	}

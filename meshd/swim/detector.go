@@ -155,6 +155,16 @@ func (d *Detector) Suspected(id wire.CellID) bool {
 	return p != nil && p.failed > 0
 }
 
+// AnySuspected reports whether Suspected is true of any member, without asking about each.
+func (d *Detector) AnySuspected() bool {
+	for _, p := range d.active {
+		if p.failed > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Health returns the Lifeguard multiplier, 1 (well) to 8.
 func (d *Detector) Health() int { return d.health.multiplier() }
 

@@ -1,0 +1,41 @@
+package cell
+
+import (
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/gossip"
+	"colloid.net/meshd/placement"
+)
+
+// Plan returns what placement said last, for checkers. It is valid until the next input.
+func (c *Cell) Plan() *placement.Plan { return c.plan }
+
+// PlanIsShared reports whether the plan follows from the replicated state alone: it is up to date, and
+// none of the local exceptions applies (isolation, re-admission, a full store; F50, F64, F66).
+func (c *Cell) PlanIsShared() bool {
+	return c.phase == Active && !c.views.planDirty && c.isolation.since == 0 &&
+		c.runner.holds == clock.Never && !c.store.Degraded()
+}
+
+// Occupancy is how full one bounded table is.
+type Occupancy struct {
+	Name       string
+	Used, Most int
+}
+
+// Occupancies lists every table and queue of the cell that input from outside can fill.
+func (c *Cell) Occupancies() []Occupancy {
+	return []Occupancy{
+		{"guests", len(c.guests.list), guestsMax},
+		{"address checks", len(c.checks.list), addressChecksMax},
+		{"sessions wanted", len(c.sessionsWanted), sessionsWantedMax},
+		{"writes pending", len(c.writes.pending), writesPendingMax},
+		{"instances", len(c.runner.actual), instancesMax},
+		{"returns", len(c.returns), sessionsWantedMax},
+		{"boot answers", len(c.boot.answered), guestsMax},
+		{"gossip pending", c.gossip.Stats().Pending, gossip.PendingMax},
+		{"changes", len(c.changes.list), 0},
+	}
+}
+
+// ConflictKeys returns the operator keys that the cell shows as in CONFLICT. Nobody else may change it.
+func (c *Cell) ConflictKeys() map[string]struct{} { return c.views.conflicts }

@@ -1,0 +1,150 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/wire"
+)
+
+// Checker holds one rule. Each of its functions may be nil; an error ends the run. Cheap rules look at
+// every step, action or write; expensive ones at intervals or once the world has become calm.
+type Checker struct {
+	Name string
+	// Step follows every input to a cell.
+	Step func(w *World, n *Node) error
+	// Action sees every command a cell gives to its runnerd, at the moment it is given.
+	Action func(w *World, n *Node, action reconcile.Action) error
+	// Write sees every own write of a cell on its way to the disk.
+	Write func(w *World, n *Node, record *wire.Record) error
+	// Periodic is called every Every of virtual time, if Every is not 0.
+	Every    time.Duration
+	Periodic func(w *World) error
+	// Calm is called when the last fault was so long ago that its effects must be over.
+	Calm func(w *World) error
+}
+
+// AddChecker installs a checker.
+func (w *World) AddChecker(c *Checker) {
+	w.checks = append(w.checks, c)
+	if c.Step != nil {
+		w.stepChecks = append(w.stepChecks, c)
+	}
+	if c.Periodic != nil && c.Every > 0 {
+		w.every(c)
+	}
+}
+
+func (w *World) every(c *Checker) {
+	w.After(c.Every, func() {
+		w.note(c, c.Periodic(w))
+		w.every(c)
+	})
+}
+
+// note keeps the first violation.
+func (w *World) note(c *Checker, err error) {
+	if err != nil {
+		w.fail(c.Name, "%w", err)
+	}
+}
+
+func (w *World) fail(rule, format string, arguments ...any) {
+	if w.Failure != nil {
+		return
+	}
+	w.Failure = fmt.Errorf("seed %d at %.3f s, %s: %w",
+		w.options.Seed, w.now.Seconds(), rule, fmt.Errorf(format, arguments...))
+	w.Tracef("VIOLATION %v", w.Failure)
+}
+
+// touched runs the checkers after an input to a node.
+func (w *World) touched(n *Node) {
+	for _, check := range w.stepChecks {
+		w.note(check, check.Step(w, n))
+	}
+}
+
+func (w *World) acting(n *Node, action reconcile.Action) {
+	for _, check := range w.checks {
+		if check.Action != nil {
+			w.note(check, check.Action(w, n, action))
+		}
+	}
+}
+
+func (w *World) written(n *Node, raw []byte) {
+	for len(raw) > 0 {
+		var record wire.Record
+		rest, err := wire.NextStateRecord(raw, &record)
+		if err != nil {
+			w.fail("storage", "n%d logs a record that does not parse: %w", n.Index, err)
+			return
+		}
+		raw = rest
+		for _, check := range w.checks {
+			if check.Write != nil {
+				w.note(check, check.Write(w, n, &record))
+			}
+		}
+	}
+}
+
+// losing tells the checkers that a machine is about to lose what its disk learnt since a moment.
+func (w *World) losing(n *Node, since time.Duration) {
+	for _, lost := range w.lost {
+		lost(n, since)
+	}
+}
+
+func (w *World) syncedWrite(n *Node, raw []byte) {
+	for len(raw) > 0 && len(w.synced) > 0 {
+		var record wire.Record
+		rest, err := wire.NextStateRecord(raw, &record)
+		if err != nil {
+			return
+		}
+		raw = rest
+		for _, synced := range w.synced {
+			synced(n, &record)
+		}
+	}
+}
+
+// CheckCalm runs what must hold when no fault is left.
+func (w *World) CheckCalm() error {
+	for _, check := range w.checks {
+		if check.Calm != nil {
+			w.note(check, check.Calm(w))
+		}
+	}
+	return w.Failure
+}
+
+// disturb notes that something is being done to a machine, its process or its links.
+func (w *World) disturb(n *Node) { n.disturbed = w.now }
+
+// QuietFor returns how long ago a node was last disturbed; 0 while it is down, paused or cut off from
+// anybody.
+func (n *Node) QuietFor() time.Duration {
+	if n.cell == nil || n.paused || n.starved || n.world.network.touches(n.Index) {
+		return 0
+	}
+	return n.world.now - n.disturbed
+}
+
+// touches reports whether a link of a node is cut now.
+func (n *network) touches(i int) bool {
+	for pair := range n.cut {
+		if pair[0] == i || pair[1] == i {
+			return true
+		}
+	}
+	for j := range n.group {
+		if n.groupOf(j) != n.groupOf(i) {
+			return true
+		}
+	}
+	return false
+}

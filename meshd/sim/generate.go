@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Generate makes a scenario from a seed: a few faults of the given verbs at random times, operators all
+// the while. The same arguments give the same scenario.
+func Generate(seed uint64, cells int, duration time.Duration, verbs []Verb) Scenario {
+	g := generator{
+		random: rand.New(rand.NewPCG(seed, 0x7363656e6172696f)), cells: cells, duration: duration, verbs: verbs,
+	}
+	s := Scenario{Seed: seed, Cells: cells, Duration: duration}
+	if g.has(Weather) && g.random.IntN(2) == 0 {
+		s.Network = NetworkOptions{Loss: g.random.Float64() * 0.05, DelayMax: g.milliseconds(1, 40)}
+	}
+	// A majority never loses its memory: else there is nothing that could be kept.
+	g.fragile = g.random.Perm(cells)[:(cells-1)/2]
+	g.keys = []string{"spread.a", "spread.b", "spread.c"}[:1+g.random.IntN(3)]
+	// One fault a minute on average, some seeds with many more.
+	gap := time.Minute / time.Duration(1+g.random.IntN(6))
+	for at := time.Duration(0); at < duration; at += time.Duration(g.random.ExpFloat64() * float64(gap)) {
+		f := g.fault()
+		f.At = at.Round(time.Millisecond)
+		s.Faults = append(s.Faults, f)
+	}
+	return s
+}
+
+// ParseVerbs reads the argument of -faults: "all", "none", or names separated by commas.
+func ParseVerbs(text string) ([]Verb, error) {
+	switch text {
+	case "all":
+		return Verbs(), nil
+	case "none":
+		return []Verb{Write, Delete, Resolve}, nil
+	}
+	verbs := []Verb{Write, Delete, Resolve}
+	for _, name := range strings.Split(text, ",") {
+		if _, known := verbForms[Verb(name)]; !known {
+			return nil, fmt.Errorf("unknown fault %q: want all, none, or some of %v", name, Verbs())
+		}
+		if !slices.Contains(verbs, Verb(name)) {
+			verbs = append(verbs, Verb(name))
+		}
+	}
+	return verbs, nil
+}
+
+type generator struct {
+	random   *rand.Rand
+	cells    int
+	joined   int
+	duration time.Duration
+	verbs    []Verb
+	fragile  []int // machines that may lose their disk or leave
+	keys     []string
+}
+
+func (g *generator) has(verb Verb) bool { return slices.Contains(g.verbs, verb) }
+
+func (g *generator) milliseconds(least, most int) time.Duration {
+	return time.Duration(least+g.random.IntN(most-least+1)) * time.Millisecond
+}
+
+// span draws from short to long so that every order of magnitude has its share.
+func (g *generator) span(least, most time.Duration) time.Duration {
+	d := least
+	for d < most && g.random.IntN(3) != 0 {
+		d *= 2
+	}
+	return min(d+time.Duration(g.random.Int64N(int64(d))), most).Round(time.Millisecond)
+}
+
+// weights of the verbs; operators are as busy as all faults together.
+var weights = []struct {
+	verb   Verb
+	weight int
+}{
+	{Weather, 3}, {Partition, 4}, {Cut, 3}, {Deaf, 2}, {Crash, 4}, {Kill, 4}, {Wipe, 2}, {Backup, 2}, {Restore, 2},
+	{Clone, 1}, {Pause, 3}, {Starve, 2}, {Jump, 1}, {Full, 2}, {Runnerd, 2}, {Exit, 2}, {Join, 1}, {Leave, 1},
+	{Forget, 2}, {Spoof, 1}, {Write, 25}, {Delete, 6}, {Resolve, 8},
+}
+
+func (g *generator) verb() Verb {
+	total := 0
+	for _, w := range weights {
+		if g.has(w.verb) {
+			total += w.weight
+		}
+	}
+	pick := g.random.IntN(total)
+	for _, w := range weights {
+		if g.has(w.verb) {
+			if pick -= w.weight; pick < 0 {
+				return w.verb
+			}
+		}
+	}
+	panic("sim: weights do not add up")
+}
+
+func (g *generator) fault() Fault {
+	f := Fault{Verb: g.verb(), Node: g.random.IntN(g.cells)}
+	f.Other = (f.Node + 1 + g.random.IntN(max(1, g.cells-1))) % g.cells
+	form := verbForms[f.Verb]
+	if form.end {
+		f.For = g.span(500*time.Millisecond, 4*time.Minute)
+	}
+	if form.key {
+		f.Key = g.keys[g.random.IntN(len(g.keys))]
+	}
+	if form.value {
+		f.Replicas, f.Image = 1+g.random.IntN(4), "/bin/"+string(rune('a'+g.random.IntN(4)))
+	}
+	switch f.Verb {
+	case Weather:
+		f.Weather = NetworkOptions{Loss: g.random.Float64() * 0.25, Duplicate: g.random.Float64() * 0.1,
+			Reorder: g.random.Float64() * 0.2, DelayMin: time.Millisecond, DelayMax: g.milliseconds(2, 300)}
+		f.Weather.Loss, f.Weather.Duplicate = round(f.Weather.Loss), round(f.Weather.Duplicate)
+		f.Weather.Reorder = round(f.Weather.Reorder)
+	case Partition:
+		f.Groups = make([]int, g.cells)
+		parts := 2 + g.random.IntN(2)
+		for i := range f.Groups {
+			f.Groups[i] = g.random.IntN(parts)
+		}
+	case Wipe, Leave, Clone:
+		if len(g.fragile) == 0 {
+			return Fault{Verb: Backup, Node: f.Node}
+		}
+		victim := g.fragile[g.random.IntN(len(g.fragile))]
+		if f.Node = victim; f.Verb == Clone {
+			f.Node, f.Other = f.Other, victim
+		}
+	case Join:
+		if g.joined++; g.joined > 2 {
+			return Fault{Verb: Backup, Node: f.Node}
+		}
+	}
+	return f
+}
+
+// round keeps a probability short in writing.
+func round(p float64) float64 { return float64(int(p*1000)) / 1000 }
+
+// Small is the scenario of a seed in the set that continuous integration plays: 2 to 9 cells, all faults.
+func Small(seed uint64) Scenario {
+	random := rand.New(rand.NewPCG(seed, 0x736d616c6c))
+	cells := 2 + random.IntN(8)
+	return Generate(seed, cells, time.Duration(5+random.IntN(16))*time.Minute, Verbs())
+}

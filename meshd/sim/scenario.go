@@ -1,0 +1,272 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/state"
+	"colloid.net/workload"
+)
+
+// Scenario is a run that can be repeated: a seed for everything that chance decides, and what happens
+// when.
+type Scenario struct {
+	Seed     uint64
+	Cells    int
+	Duration time.Duration // of the part with faults
+	Network  NetworkOptions
+	Faults   []Fault // by time
+	// Prepare, if set, is called when the cluster has formed, before the first fault. Tests use it to
+	// break rules.
+	Prepare func(w *World)
+	// Checkers of this run; nil means all of Checkers().
+	Checkers []*Checker
+}
+
+// Limits of the calm that ends every scenario: how long after the last fault everything must be well.
+const (
+	// stateWithin bounds the time to equal state on all cells (CONV-2): a boot may pause for a minute
+	// between attempts, and then come up to three anti-entropy rounds.
+	stateWithin = 3 * time.Minute
+	// workloadsWithin bounds the time until exactly the wanted instances run: re-admission of a cell
+	// that flapped takes up to 5 minutes, surplus goes up to 2 minutes later (F64, F75).
+	workloadsWithin = 9 * time.Minute
+	// idleFor is how long the quiet cluster is watched afterwards.
+	idleFor = 30 * time.Second
+)
+
+// Result of a run.
+type Result struct {
+	Failure   error
+	Virtual   time.Duration // simulated
+	Steps     uint64
+	Datagrams uint64
+	Bytes     uint64
+	Cells     int           // at the end
+	Writes    int           // operator writes that were accepted
+	Converged time.Duration // from the last fault to equal state
+	Settled   time.Duration // from the last fault to the wanted instances
+}
+
+// String is the summary of a run in one line.
+func (r Result) String() string {
+	return fmt.Sprintf("%d cells, %v simulated, %d steps, %d datagrams (%.1f MB), %d writes; "+
+		"equal state %v and all instances right %v after the last fault",
+		r.Cells, r.Virtual.Round(time.Second), r.Steps, r.Datagrams, float64(r.Bytes)/1e6, r.Writes,
+		r.Converged.Round(time.Millisecond), r.Settled.Round(time.Millisecond))
+}
+
+// Run plays the scenario: the cluster forms, the faults happen, everything is repaired, and then the
+// cluster must find its way back by itself. trace may be nil.
+func (s Scenario) Run(trace func(line string)) (result Result) {
+	w := New(Options{Seed: s.Seed, Cells: s.Cells, Network: s.Network, Trace: trace})
+	oracle := newOracle(w)
+	defer func() {
+		result.Failure = w.Failure
+		if p := recover(); p != nil {
+			result.Failure = fmt.Errorf("seed %d at %.3f s: panic: %v", s.Seed, w.now.Seconds(), p)
+			w.Tracef("VIOLATION %v\n%s", result.Failure, stack())
+		}
+		result.Virtual, result.Steps, result.Cells = w.now, w.Steps, len(w.nodes)
+		result.Datagrams, result.Bytes = w.Traffic()
+		result.Writes = oracle.accepted
+	}()
+	checkers := s.Checkers
+	if checkers == nil {
+		checkers = Checkers()
+	}
+	for _, c := range append(checkers, oracle.checker()) {
+		w.AddChecker(c)
+	}
+	if err := w.Form(2 * time.Minute); err != nil {
+		w.fail("BOOT-2", "%w", err)
+		return result
+	}
+	if s.Prepare != nil {
+		s.Prepare(w)
+	}
+	for _, f := range s.Faults {
+		w.After(f.At, func() { w.Apply(f) })
+	}
+	if w.Run(s.Duration) == nil {
+		result.Converged, result.Settled = w.calmDown()
+	}
+	return result
+}
+
+// calmDown repairs everything and checks that the cluster recovers in time.
+func (w *World) calmDown() (converged, settled time.Duration) {
+	w.repair()
+	begin := w.now
+	if !w.wait(stateWithin, "CONV-2", func() bool { return w.Formed() && w.sameState() }) {
+		return
+	}
+	converged = w.now - begin
+	if !w.wait(workloadsWithin-converged, "EXEC-1", func() bool { return w.placed() == nil && w.sameState() }) {
+		return
+	}
+	settled = w.now - begin
+	w.resolveAll()
+	if w.Run(idleFor) != nil {
+		return
+	}
+	_ = w.CheckCalm()
+	return converged, settled
+}
+
+// wait runs until done, checking every 100 ms of virtual time, and fails under the name of a rule.
+func (w *World) wait(limit time.Duration, rule string, done func() bool) bool {
+	for begin := w.now; !done(); {
+		if w.now-begin >= limit {
+			w.fail(rule, "not %v after the last fault: %v; %s", limit, w.placed(), w.describe())
+			return false
+		}
+		if w.Run(100*time.Millisecond) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// repair ends all faults and brings every machine back to the cluster, as operators would.
+func (w *World) repair() {
+	w.Tracef("* repair everything")
+	w.Heal()
+	w.network.epoch++
+	w.network.weather, w.network.parted = w.network.epoch, w.network.epoch
+	w.SetNetwork(NetworkOptions{})
+	for _, n := range w.nodes {
+		n.disk.full = false
+	}
+	for _, n := range w.nodes {
+		if n.host.away {
+			n.host.comeBack()
+		}
+		if !n.starved {
+			n.Resume()
+		}
+		n.Boot()
+		w.rejoin(n)
+	}
+}
+
+// resolveAll is what operators do with the conflicts that are left; it gives the cluster time to act.
+func (w *World) resolveAll() {
+	resolved := 0
+	for _, key := range w.conflicts() {
+		n := w.nodes[w.random.IntN(len(w.nodes))]
+		n.Resolve(key, Spec(1+w.random.IntN(3), "/bin/resolved"))
+		resolved++
+	}
+	if resolved == 0 {
+		return
+	}
+	if w.wait(workloadsWithin, "SAFE-3", func() bool {
+		return w.sameState() && len(w.conflicts()) == 0 && w.placed() == nil
+	}) {
+		return
+	}
+}
+
+// conflicts lists the operator keys in CONFLICT on the first machine that is up.
+func (w *World) conflicts() (keys []string) {
+	for _, n := range w.nodes {
+		if n.cell != nil {
+			n.cell.Store().Conflicts(func(r crdt.Register) bool {
+				keys = append(keys, string(r.Name()))
+				return true
+			})
+			return keys
+		}
+	}
+	return nil
+}
+
+// sameState reports whether all cells are up, in the cluster, and hold the same.
+func (w *World) sameState() bool {
+	for _, n := range w.nodes {
+		if n.cell == nil || n.cell.ClusterID() != w.cluster ||
+			n.cell.Store().Root() != w.nodes[0].cell.Store().Root() {
+			return false
+		}
+	}
+	return true
+}
+
+// placed reports what keeps the running instances from being exactly the wanted ones.
+func (w *World) placed() error {
+	store := w.nodes[0].cell.Store()
+	var problem error
+	wanted, frozen := make(map[uint64]bool), make(map[string]bool)
+	store.Walk("", func(r crdt.Register) bool {
+		if !state.IsWorkload(r.Name()) {
+			return true
+		}
+		if r.Conflicted() {
+			frozen[string(r.Name())] = true // whatever runs is right
+			return true
+		}
+		value, live := r.Live()
+		if !live {
+			return true
+		}
+		spec, err := workload.Decode(value)
+		if err != nil {
+			return true
+		}
+		wanted[r.KeyHash()] = true
+		problem = w.placedKey(string(r.Name()), r.KeyHash(), spec)
+		return problem == nil
+	})
+	if problem != nil {
+		return problem
+	}
+	for _, n := range w.nodes {
+		for _, i := range n.host.sorted() {
+			if !wanted[i.id.KeyHash] && !frozen[i.key] {
+				return fmt.Errorf("n%d runs %s, which nobody wants", n.Index, i.key)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *World) placedKey(key string, hash uint64, spec *workload.Spec) error {
+	digest, ready, wrong := spec.InstanceDigest(), 0, 0
+	for _, n := range w.nodes {
+		for _, i := range n.host.sorted() {
+			switch {
+			case i.id.KeyHash != hash:
+			case i.id.Digest == digest && i.state == reconcile.Ready:
+				ready++
+			default:
+				wrong++
+			}
+		}
+	}
+	if want := min(int(spec.Replicas), len(w.nodes)); ready != want || wrong != 0 {
+		return fmt.Errorf("%s: %d of %d instances ready, %d others", key, ready, want, wrong)
+	}
+	return nil
+}
+
+// describe says where the cells stand, for a failure report.
+func (w *World) describe() string {
+	var b strings.Builder
+	for _, n := range w.nodes {
+		if n.cell == nil {
+			fmt.Fprintf(&b, "n%d down; ", n.Index)
+			continue
+		}
+		where := ""
+		if n.cell.ClusterID() != w.cluster {
+			where = " in another cluster"
+		}
+		fmt.Fprintf(&b, "n%d %s%s, %d alive, root %04x, runs %v; ", n.Index, n.cell.Phase(), where,
+			n.cell.AliveCount(), n.cell.Store().Root()>>48, n.Running())
+	}
+	return b.String()
+}
