@@ -235,6 +235,7 @@ func (c *Cell) freshPlan() {
 // actuate recomputes the plan when its inputs changed and turns differences into actions.
 func (c *Cell) actuate() {
 	if c.runner.holds.Reached(c.now) {
+		c.runner.holds = clock.Never // the fresh plan finds the next one
 		c.planChanged()
 	}
 	if c.views.planDirty && c.views.planDue.Reached(c.now) {
