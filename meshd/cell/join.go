@@ -257,6 +257,9 @@ func (c *Cell) clusterStored(err error) {
 	c.meet(j.welcome.Members, j.addresses[0])
 	c.startBoot()
 	c.boot.peers = j.welcome.Members
+	// Whoever let this cell in is remembered before anything else can happen (F4).
+	c.config.Storage.SavePeers(c.nextTicket(), j.welcome.Members[:min(len(j.welcome.Members), peersMax)])
+	c.saveSnapshot() // what the directory holds is another cluster's
 	c.tickBoot()
 	c.log(LevelInfo, "joining cluster "+hex64(c.clusterID))
 }
@@ -273,6 +276,9 @@ func (c *Cell) meet(members []wire.Contact, dialled netip.AddrPort) {
 		}
 		if c.members.Get(contact.ID) == nil {
 			c.guests.put(c.now, contact.ID, address, true)
+		}
+		if c.phase == Booting && len(c.boot.peers) < guestsMax {
+			c.boot.peers = append(c.boot.peers, wire.Contact{ID: contact.ID, Address: address})
 		} else {
 			c.wantSession(contact.ID)
 		}
@@ -413,6 +419,8 @@ func (c *Cell) left() {
 		c.writes.pending[i].done(errLeft)
 	}
 	c.writes.pending = nil
+	c.persist.snapshotWanted = false
+	c.releaseHeld()
 	c.config.Peers = nil
 	c.boot = bootState{}
 	c.persist = persistState{stateDirty: true}

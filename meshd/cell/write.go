@@ -26,16 +26,18 @@ const statusIncarnationShift = 8
 // is durable: a value that anybody saw can therefore always be found again in this cell's log, which is
 // what its stability vector promises (F45 i, F157).
 type pendingWrite struct {
-	ticket uint64
-	key    string
-	record []byte // AE_STATE form
-	done   func(error)
+	ticket   uint64
+	sequence uint64 // of its dot
+	key      string
+	record   []byte // AE_STATE form
+	done     func(error)
 }
 
 type writeState struct {
 	ticket  uint64
 	pending []pendingWrite
-	raising uint64 // ticket of an incarnation on its way to the disk, 0 = none
+	held    []func() // writes that wait for a snapshot to be made
+	raising uint64   // ticket of an incarnation on its way to the disk, 0 = none
 	raiseTo uint32
 }
 
@@ -171,14 +173,23 @@ func (c *Cell) renderOwn(name []byte) []byte {
 	return rendered
 }
 
-// ownStable states that every own write so far is reflected here (F45 i).
+// ownStable states that every own write so far is reflected here (F45 i). A write that is still on its way
+// to the log is not, and neither is what came after it.
 func (c *Cell) ownStable() {
-	c.store.OwnStable(uint64(c.incarnation)<<wire.CounterBits | c.counter)
+	sequence := uint64(c.incarnation)<<wire.CounterBits | c.counter
+	for i := range c.writes.pending {
+		sequence = min(sequence, c.writes.pending[i].sequence-1)
+	}
+	c.store.OwnStable(sequence)
 }
 
 // operatorWrite stores and then applies a write of a person. An empty value deletes. done is called
 // exactly once.
 func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
+	if c.persist.snapshotWanted && len(c.writes.held) < writesPendingMax {
+		c.writes.held = append(c.writes.held, func() { c.operatorWrite(name, value, done) })
+		return
+	}
 	if len(c.writes.pending) >= writesPendingMax || c.writes.raising != 0 {
 		done(errWritesFull)
 		return
@@ -189,9 +200,10 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 			return
 		}
 	}
-	record := c.composeWrite([]byte(name), value, c.nextDot())
+	dot := c.nextDot()
+	record := c.composeWrite([]byte(name), value, dot)
 	ticket := c.nextTicket()
-	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, name, record, done})
+	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, dot.Sequence, name, record, done})
 	c.config.Storage.AppendWrite(ticket, record)
 }
 
@@ -245,8 +257,22 @@ func (c *Cell) stored(ticket uint64, err error) {
 			write := c.writes.pending[i]
 			c.writes.pending = append(c.writes.pending[:i], c.writes.pending[i+1:]...)
 			c.applyWrite(write, err)
+			c.releaseHeld()
 			return
 		}
+	}
+}
+
+// releaseHeld makes the snapshot that waited for the last pending write, then lets new ones go on.
+func (c *Cell) releaseHeld() {
+	if !c.persist.snapshotWanted || len(c.writes.pending) > 0 {
+		return
+	}
+	c.saveSnapshot()
+	held := c.writes.held
+	c.writes.held = nil
+	for _, write := range held {
+		write()
 	}
 }
 
