@@ -94,7 +94,8 @@ func (c *Cell) tickSchedule() {
 	if c.due(&s.garbage, c.timing.GarbageInterval) {
 		c.collectGarbage()
 	}
-	if c.persist.peersDirty && c.due(&s.peers, peersInterval) {
+	// The founder of a cluster must not forget that it met somebody, or it founds another one (F4).
+	if c.persist.peersDirty && (c.due(&s.peers, peersInterval) || !c.cluster.Joined && c.members.Len() > 0) {
 		c.savePeers()
 	}
 }
