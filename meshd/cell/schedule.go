@@ -117,6 +117,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 	consider(c.persist.stateDirty, s.snapshot)
 	consider(true, s.garbage)
 	consider(c.persist.peersDirty, s.peers)
+	consider(c.persist.peersDirty && !c.cluster.Joined && c.members.Len() > 0, c.now)
 	consider(s.restate && c.phase != Booting && c.writes.raising == 0, c.now)
 	consider(s.reclaim != 0, s.reclaim)
 	return next
