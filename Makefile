@@ -81,3 +81,15 @@ install: build ## programs and shell completions below $(DESTDIR)$(PREFIX)
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin dist
+
+.PHONY: sim
+sim: ## the simulated clusters that every change must pass; the first failure is shrunk and explained
+	$(GO) run ./cmd/colloid-sim -set ci
+
+.PHONY: sim-long
+sim-long: ## new simulated clusters until stopped; SEED=n where to begin
+	$(GO) run ./cmd/colloid-sim -set long -seed $(or $(SEED),1000000)
+
+.PHONY: invariants
+invariants: ## which tests hold which invariant and which flaw; fails if a landed one has none
+	$(GO) run ./internal/invariants

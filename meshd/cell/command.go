@@ -119,7 +119,7 @@ func (c *Cell) checkWrite(code uds.Code, write uds.WriteRequest) (Response, bool
 		return failure(uds.ErrorBusy, "this cell is still syncing with the cluster: try again in a moment"), false
 	}
 	register, found := c.store.Get([]byte(write.Key))
-	live := found && !register.Deleted()
+	live := found && !register.Absent()
 	if code == uds.CodeDelete && !live {
 		return Response{Status: uds.NotFound}, false
 	}
@@ -268,7 +268,7 @@ const listMax = 100000
 func (c *Cell) listReply(prefix string) Response {
 	list := uds.KeyList{Keys: []string{}}
 	c.store.Walk(prefix, func(r register) bool {
-		if !r.Deleted() {
+		if !r.Absent() {
 			list.Keys = append(list.Keys, string(r.Name()))
 		}
 		return len(list.Keys) < listMax

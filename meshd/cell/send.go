@@ -17,8 +17,13 @@ import (
 func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
 	if member := c.members.Get(to); member != nil && member.Address.IsValid() {
 		address := member.Address
-		if to == c.replyTo {
+		if to == c.replyTo && c.replyAddress != address {
+			// The cell may have moved, or somebody replays its datagrams from an address of his choice.
 			address = c.replyAddress
+			if !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
+				c.counters.guarded++
+				return
+			}
 		}
 		c.sendAddress(address, kind, nonce, payload)
 		return
@@ -177,9 +182,6 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	returned := c.returned(member)
 	c.detector.Heard(c.now, sender)
 	member.Heard = c.now
-	if !member.Address.IsValid() {
-		member.Address = from
-	}
 	if member.Address != from {
 		c.checkAddress(sender, from)
 	}
@@ -239,6 +241,10 @@ func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
 	}
 	c.checks.list = kept
 	if pending || len(kept) >= addressChecksMax {
+		return
+	}
+	if !c.guard.AllowSend(c.now, address, wire.HeaderSize+wire.PingSize+wire.TrailerSize) {
+		c.counters.guarded++
 		return
 	}
 	nonce := c.config.Random.Uint32()

@@ -294,7 +294,7 @@ func (c *Cell) viewDenial(key string) {
 func (c *Cell) viewWorkload(key string) {
 	register, found := c.store.Get([]byte(key))
 	view := c.views.workloads[key]
-	if !found || register.Deleted() {
+	if !found || register.Absent() {
 		if view != nil {
 			delete(c.views.workloads, key)
 			delete(c.views.byHash, view.hash)
@@ -332,7 +332,7 @@ func (c *Cell) viewWorkload(key string) {
 // safer reading (decision D1).
 func (c *Cell) viewDoor(name []byte) {
 	register, found := c.store.Get(name)
-	c.views.doorShut = found && !register.Deleted()
+	c.views.doorShut = found && !register.Absent()
 }
 
 // cellIDs returns the ids of all cells the store knows, ascending.

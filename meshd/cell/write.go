@@ -72,7 +72,7 @@ func (c *Cell) publish(name string, value []byte) {
 		if present, live := register.Live(); live && bytes.Equal(present, value) {
 			return
 		}
-		if len(value) == 0 && register.Deleted() {
+		if len(value) == 0 && register.Absent() {
 			return
 		}
 	} else if len(value) == 0 {

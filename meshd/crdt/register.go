@@ -103,8 +103,11 @@ func (r Register) Deleted() bool {
 	return r.EntryCount() > 0 && r.entriesSize() == r.EntryCount()*wire.EntryHeaderSize
 }
 
-// Conflicted reports whether an operator has to decide: several entries under an operator key (SAFE-1,
-// SAFE-2).
+// Absent reports whether the register holds no value: all entries are tombstones, or there are none left
+// because what superseded them is not held any more.
+func (r Register) Absent() bool { return r.entriesSize() == r.EntryCount()*wire.EntryHeaderSize }
+
+// Conflicted reports whether an operator has to decide: several entries under an operator key (SAFE-1, SAFE-2).
 func (r Register) Conflicted() bool {
 	return r.EntryCount() > 1 && r.Category() == state.Operator
 }

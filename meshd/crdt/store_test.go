@@ -237,3 +237,30 @@ func TestRES1_NoAllocationPerMerge(t *testing.T) {
 		t.Errorf("%v allocations per frame", n)
 	}
 }
+
+// A register without any entry holds no more than one with tombstones only (sim seed 572: such a key was
+// taken for a CONFLICT and froze what ran).
+func TestF45_EmptiedRegistersAreAbsent(t *testing.T) {
+	s := New(Options{Self: 1, KeysMax: 100})
+	name := []byte("spread.a")
+	look := func() Register {
+		r, found := s.Get(name)
+		if !found {
+			t.Fatal("no register")
+		}
+		return r
+	}
+	s.Write(name, []byte("v"), wire.Dot{Actor: 1, Sequence: 1 << wire.CounterBits})
+	if look().Absent() {
+		t.Fatal("a value is absent")
+	}
+	s.Merge(&wire.Record{KeyHash: s.Hash(name), Name: name,
+		Context: wire.AppendDot(nil, wire.Dot{Actor: 1, Sequence: 1 << wire.CounterBits})})
+	if r := look(); r.EntryCount() != 0 || !r.Absent() || r.Conflicted() {
+		t.Fatalf("%d entries, absent %v", r.EntryCount(), r.Absent())
+	}
+	s.Write(name, nil, wire.Dot{Actor: 1, Sequence: 1<<wire.CounterBits + 1})
+	if r := look(); !r.Absent() || !r.Deleted() {
+		t.Fatal("a tombstone is a value")
+	}
+}

@@ -54,8 +54,8 @@ func (w *World) fail(rule, format string, arguments ...any) {
 	if w.Failure != nil {
 		return
 	}
-	w.Failure = fmt.Errorf("seed %d at %.3f s, %s: %w",
-		w.options.Seed, w.now.Seconds(), rule, fmt.Errorf(format, arguments...))
+	w.Failure = fmt.Errorf("seed %d at %.3f s, %w",
+		w.options.Seed, w.now.Seconds(), &Violation{rule, fmt.Errorf(format, arguments...)})
 	w.Tracef("VIOLATION %v", w.Failure)
 }
 

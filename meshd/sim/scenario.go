@@ -67,7 +67,8 @@ func (s Scenario) Run(trace func(line string)) (result Result) {
 	defer func() {
 		result.Failure = w.Failure
 		if p := recover(); p != nil {
-			result.Failure = fmt.Errorf("seed %d at %.3f s: panic: %v", s.Seed, w.now.Seconds(), p)
+			result.Failure = fmt.Errorf("seed %d at %.3f s, %w", s.Seed, w.now.Seconds(),
+				&Violation{"panic", fmt.Errorf("%v", p)})
 			w.Tracef("VIOLATION %v\n%s", result.Failure, stack())
 		}
 		result.Virtual, result.Steps, result.Cells = w.now, w.Steps, len(w.nodes)

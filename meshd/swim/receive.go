@@ -74,7 +74,12 @@ func (d *Detector) receivePong(now clock.Instant, m *overlay.Member, address net
 		return
 	}
 	d.answered(now)
-	m.Address, m.Validated = address, now
+	// That the answer came from elsewhere proves nothing about elsewhere: anybody on the path can have
+	// sent it on from there (F155). The address that was asked is the one that received the nonce.
+	if !m.Address.IsValid() {
+		m.Address = address
+	}
+	m.Validated = now
 	m.ObserveRTT(now.Sub(q.sent))
 	if q.kind == kindScheduled {
 		d.health.improve()
