@@ -99,6 +99,9 @@ type Config struct {
 	Runner  Helper
 	Logger  Logger
 	Timing  Timing // zero = Default
+	// Observe, if set, hears the name of every key whose register changed, after the cell has taken notice
+	// itself. It may look at the cell but not call its inputs. For tests and measurements.
+	Observe func(c *Cell, name []byte)
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the constants of

@@ -127,6 +127,9 @@ func (c *Cell) drain() {
 		name := c.changes.text[begin:note.end:note.end]
 		begin = note.end
 		c.view(name)
+		if c.config.Observe != nil {
+			c.config.Observe(c, name)
+		}
 		if note.from != 0 && c.isOwnFact(name) && c.schedule.reclaim == 0 {
 			c.schedule.reclaim = c.now.Add(reclaimAfter)
 		}

@@ -38,10 +38,11 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	Join      []control.Target // seeds to join while the cell is in no cluster but its own
-	SupplyFD  int              // -1: not started by the launcher
-	Quiet     bool             // log nothing (benchmarks)
-	Reactor   reactor.Options  // sizes; Bind and Driver are set from the fields above
+	Join      []control.Target                // seeds to join while the cell is in no cluster but its own
+	SupplyFD  int                             // -1: not started by the launcher
+	Quiet     bool                            // log nothing (benchmarks)
+	Observe   func(c *cell.Cell, name []byte) // see cell.Config
+	Reactor   reactor.Options                 // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -216,6 +217,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
 		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
+		Observe: d.options.Observe,
 	}, nil
 }
 
