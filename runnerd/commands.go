@@ -94,7 +94,8 @@ func (s *Supervisor) admit(i *instance, m *message.Start) (policy.Permit, error)
 		return policy.Permit{}, fmt.Errorf("the specification does not fit its key: %w", err)
 	}
 	if digest := spec.InstanceDigest(); digest != i.id.Digest {
-		return policy.Permit{}, fmt.Errorf("the specification has digest %016x, the command says %016x", digest, i.id.Digest)
+		return policy.Permit{}, fmt.Errorf("the specification has digest %016x, the command says %016x",
+			digest, i.id.Digest)
 	}
 	address, ok := netip.AddrFromSlice(m.Address)
 	if !ok && len(m.Address) != 0 {
@@ -127,7 +128,8 @@ func (s *Supervisor) room(spec *workload.Spec) error {
 	case count >= p.Instances:
 		return fmt.Errorf("the host's policy allows %d instances and all are in use", p.Instances)
 	case p.CPUMillicores > 0 && millicores > uint64(p.CPUMillicores):
-		return fmt.Errorf("instances would take %d millicores, the host's policy allows %d", millicores, p.CPUMillicores)
+		return fmt.Errorf("instances would take %d millicores, the host's policy allows %d",
+			millicores, p.CPUMillicores)
 	case p.MemoryMiB > 0 && mebibytes > uint64(p.MemoryMiB):
 		return fmt.Errorf("instances would take %d MiB, the host's policy allows %d", mebibytes, p.MemoryMiB)
 	}
@@ -175,7 +177,8 @@ func (s *Supervisor) stopCommand(from *session, m *message.Stop) error {
 	}
 	grace := min(time.Duration(m.GraceMilliseconds)*time.Millisecond, graceMax)
 	if i.phase != phaseStopping {
-		s.audit.write(from.peer, from.sequence, "stop "+id.String()+" "+quoteKey(i.key), fmt.Sprintf("allowed: grace %v", grace))
+		s.audit.write(from.peer, from.sequence, "stop "+id.String()+" "+quoteKey(i.key),
+			fmt.Sprintf("allowed: grace %v", grace))
 	}
 	s.stop(i, grace, "stopped on request", "")
 	return nil

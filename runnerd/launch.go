@@ -55,7 +55,8 @@ func (s *Supervisor) launchNow(i *instance) {
 		}
 	}
 	job := launchJob{
-		owners: s.options.Owners, permit: permit, wanted: i.spec.ImageDigest, groups: groups, group: i.group,
+		owners: s.options.Owners, permit: permit, wanted: i.spec.ImageDigest,
+		groups: groups, group: i.group,
 		limits: cgroup.Limits{CPUMillicores: i.spec.CPUMillicores, MemoryMiB: i.spec.MemoryMiB, PIDs: i.spec.PidsMax},
 		config: shim.Config{
 			Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i),
@@ -167,7 +168,8 @@ func openBinary(owners trust.Users, process *policy.Process, wanted [32]byte) (*
 func checkBinary(file *os.File, path string, process *policy.Process, wanted [32]byte) error {
 	var magic [4]byte
 	if _, err := file.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "\x7fELF" {
-		return fmt.Errorf("%s is no binary: a script is run by listing its interpreter and passing it as an argument", path)
+		return fmt.Errorf("%s is no binary: to run a script, list its interpreter and pass the script as an argument",
+			path)
 	}
 	info, err := file.Stat()
 	if err != nil {

@@ -99,7 +99,8 @@ func (s *Supervisor) ServeListener(listener *os.File, allowed func(uid uint32) b
 func (s *Supervisor) take(conn net.Conn, allowed func(uid uint32) bool) {
 	stream, ok := conn.(*net.UnixConn)
 	if !ok || stream.LocalAddr().Network() != "unix" {
-		s.options.Log.Printf("a connection of kind %s is refused, expected a unix stream", conn.LocalAddr().Network())
+		s.options.Log.Printf("a connection of kind %s is refused, expected a unix stream",
+			conn.LocalAddr().Network())
 		conn.Close()
 		return
 	}

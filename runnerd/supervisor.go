@@ -202,7 +202,8 @@ func (s *Supervisor) removeDirectory(directory string) {
 	if directory == "" {
 		return
 	}
-	trash := filepath.Join(s.options.Directory, trashDirName, fmt.Sprintf("%s-%d", filepath.Base(directory), bootTime()))
+	name := fmt.Sprintf("%s-%d", filepath.Base(directory), bootTime())
+	trash := filepath.Join(s.options.Directory, trashDirName, name)
 	if err := os.Rename(directory, trash); err != nil {
 		if !os.IsNotExist(err) {
 			s.options.Log.Printf("cannot remove %s: %v", directory, err)

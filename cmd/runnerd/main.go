@@ -34,7 +34,8 @@ func main() {
 }
 
 func run() error {
-	supply := flag.Int("supply-fd", -1, "descriptor of the `socket` on which the launcher passes connections of meshd")
+	supply := flag.Int("supply-fd", -1,
+		"descriptor of the `socket` on which the launcher passes connections of meshd")
 	listen := flag.Int("listen-fd", -1, "descriptor of a listening unix `socket`, for systemd")
 	directory := flag.String("directory", "/var/lib/colloid/runnerd", "state `directory`")
 	policy := flag.String("policy", "/etc/colloid/runnerd.policy", "policy `file`")

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -107,12 +108,15 @@ func (c *Cell) Kill() error {
 	return err
 }
 
-// KillProgram ends the processes of one program of the cell ("meshd", "runnerd", "colloid") with
-// SIGKILL and returns how many there were.
+// KillProgram ends one daemon of the cell ("meshd", "runnerd", or "colloid", the launcher) with SIGKILL
+// and returns how many processes that were.
 func (c *Cell) KillProgram(name string) (int, error) {
 	killed := 0
 	for _, id := range c.Processes() {
-		if readLink(fmt.Sprintf("/proc/%d/exe", id)) != c.cluster.Program(name) {
+		// A helper's shims run the same file under a word of their own; they belong to the workloads.
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+		if err != nil || readLink(fmt.Sprintf("/proc/%d/exe", id)) != c.cluster.Program(name) ||
+			!strings.Contains(string(line), "\x00--") {
 			continue
 		}
 		if err := unix.Kill(id, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -121,6 +125,25 @@ func (c *Cell) KillProgram(name string) (int, error) {
 		killed++
 	}
 	return killed, nil
+}
+
+// Relaunch starts the launcher again after it alone was killed and its daemons have ended; workloads
+// that still run are left to it. The keeper of the former run stays with them.
+func (c *Cell) Relaunch(ctx context.Context) error {
+	err := WaitFor(ctx, 10*time.Second, "the daemons of "+c.Name+" to end", func(context.Context) error {
+		for _, id := range c.Processes() {
+			switch exe := readLink(fmt.Sprintf("/proc/%d/exe", id)); exe {
+			case c.cluster.Program("meshd"), c.cluster.Program("colloid"):
+				return fmt.Errorf("%s (process %d) still runs", exe, id)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.running = false
+	return c.Start(ctx)
 }
 
 // Pause stops every process of the cell as a suspended machine does; Resume lets them go on.

@@ -56,6 +56,7 @@ func newVictim(t *testing.T) *victim {
 		Daemon: &runnerdtest.Daemon{Directory: filepath.Join(base, "state"), Policy: filepath.Join(base, "policy")},
 	}
 	os.Chmod(base, 0o755)
+	t.Cleanup(v.killAll)
 	v.binary, v.digest = runnerdtest.Binary(t, base)
 	v.write("canary", "untouched", 0o600)
 	bystander, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{})
@@ -67,6 +68,21 @@ func newVictim(t *testing.T) *victim {
 		t.Fatal(err)
 	}
 	return v
+}
+
+// killAll ends what a failed test left running.
+func (v *victim) killAll() {
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		var pid int
+		target, err := os.Readlink(link)
+		if err == nil && strings.HasPrefix(target, v.base+"/") {
+			fmt.Sscanf(link, "/proc/%d/exe", &pid)
+			if p, err := procfs.Find(pid); err == nil {
+				_ = p.Signal(unix.SIGKILL)
+			}
+		}
+	}
 }
 
 // user is who the policy lets processes run as.

@@ -19,8 +19,13 @@ type fileFlags struct {
 }
 
 func (f *fileFlags) register(command *cobra.Command) {
-	command.Flags().StringArrayVarP(&f.files, "file", "f", nil, "configuration file, - for standard input; may be repeated")
-	command.Flags().StringArrayVar(&f.variables, "set", nil, "NAME=VALUE for ${NAME} in the file; may be repeated")
+	command.Flags().StringArrayVarP(&f.files, "file", "f", nil,
+		"configuration file, - for standard input; may be repeated")
+	registerVariables(command, &f.variables)
+}
+
+func registerVariables(command *cobra.Command, variables *[]string) {
+	command.Flags().StringArrayVar(variables, "set", nil, "NAME=VALUE for ${NAME} in the file; may be repeated")
 }
 
 // desired is one workload as a file wants it.

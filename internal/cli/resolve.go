@@ -33,8 +33,9 @@ is replaced is printed on standard error in full, so that none vanishes without 
 			return a.with(func(s *session) error { return a.resolve(s, arguments[0], flags) })
 		},
 	}
-	command.Flags().StringVar(&flags.file, "from-file", "", "take the block of this key from a file, - for standard input")
-	command.Flags().StringArrayVar(&flags.variables, "set", nil, "NAME=VALUE for ${NAME} in the file; may be repeated")
+	command.Flags().StringVar(&flags.file, "from-file", "",
+		"take the block of this key from a file, - for standard input")
+	registerVariables(command, &flags.variables)
 	command.Flags().IntVar(&flags.take, "take", 0, "take value number `N` of those that status shows")
 	command.Flags().StringVar(&flags.seen, "seen", "", "`DIGEST` of the values the choice is based on")
 	return command
@@ -88,7 +89,8 @@ func (a *app) choose(entries *uds.Entries, flags resolveFlags) ([]byte, error) {
 	if flags.file == "" {
 		if flags.take < 1 || flags.take > len(entries.Entries) {
 			a.adviseConflict(entries)
-			return nil, fail(ExitUsage, "--take %d: %s has values 1 to %d", flags.take, entries.Key, len(entries.Entries))
+			return nil, fail(ExitUsage, "--take %d: %s has values 1 to %d", flags.take, entries.Key,
+				len(entries.Entries))
 		}
 		v := entries.Entries[flags.take-1]
 		if v.Deleted {

@@ -35,10 +35,10 @@ type runFlags struct {
 func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.directory, "directory", "", "state directory (default $COLLOID_DIR, or the system's)")
 	flags.StringVar(&f.bind, "bind", "", "ADDR[:PORT] to listen on (default every address, port 12421)")
-	flags.StringArrayVar(&f.advertises, "advertise", nil, "ADDR[:PORT] under which others reach this cell; may be repeated")
 	flags.StringArrayVar(&f.joins, "join", nil, "HOST[:PORT][#KEY] of a cell to join; may be repeated")
-	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE that constraints of workloads can ask for; may be repeated")
-	flags.StringVar(&f.user, "user", "", "user that meshd runs as when started by root (default colloid, else nobody)")
+	flags.StringArrayVar(&f.advertises, "advertise", nil, "ADDR[:PORT] where others reach this cell; may be repeated")
+	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE for constraints of workloads; may be repeated")
+	flags.StringVar(&f.user, "user", "", "who meshd runs as when root starts it (default colloid, else nobody)")
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
 	for _, rare := range []string{"advertise", "label", "user", "policy"} {
 		_ = flags.MarkHidden(rare)
@@ -134,7 +134,8 @@ func (a *app) addJoins(p *launcher.Program) error {
 			return err
 		}
 		if t.key != "" && key != "" && t.key != key {
-			return fail(ExitUsage, "--join %s: all cells to join must be of one cluster, but their keys differ", t.address())
+			return fail(ExitUsage, "--join %s: this key differs from that of another --join, and a cell joins one cluster",
+				t.address())
 		}
 		if t.key != "" {
 			key = t.key
@@ -227,7 +228,8 @@ func (a *app) announce(ctx context.Context, socket string) {
 			use = fmt.Sprintf(" --socket %s", socket)
 		}
 		a.talk("colloid: cell %s is up. Look: colloid%s status. Run something: colloid%s apply -f FILE.\n"+
-			"colloid: control-C stops the daemons, workloads go on; `colloid%s leave` stops both", reply.Cell, use, use, use)
+			"colloid: control-C stops the daemons, workloads go on; `colloid%s leave` stops both",
+			reply.Cell, use, use, use)
 		return
 	}
 }

@@ -163,6 +163,19 @@ func TestStopEndsMeshdBeforeItsHelpers(t *testing.T) {
 	}
 }
 
+func TestControlCOfTheTerminalReachesTheLauncherAlone(t *testing.T) {
+	r := launch(t, nil, "meshd", "runnerd")
+	for name, pids := range map[string][]int{"meshd": await(t, r.directory, "meshd", "starts", 1),
+		"runnerd": await(t, r.directory, "runnerd", "starts", 1)} {
+		if group, err := unix.Getpgid(pids[0]); err != nil || group == unix.Getpgrp() {
+			t.Errorf("%s is in the launcher's process group %d (%v)", name, group, err)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestStopKillsAChildThatIgnoresIt(t *testing.T) {
 	r := launch(t, func(o *Options) { o.StopGrace = 50 * time.Millisecond }, "stubborn", "runnerd")
 	pids := await(t, r.directory, "meshd", "as runnerd", 1)
@@ -205,7 +218,9 @@ func TestF134_KilledLauncherTakesItsChildrenAlong(t *testing.T) {
 func TestSecondLauncherIsRefusedAndToldWho(t *testing.T) {
 	r := launch(t, nil, "meshd", "runnerd")
 	await(t, r.directory, "meshd", "starts", 1)
-	err := Run(context.Background(), testOptions(r.directory, "meshd", "runnerd"))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err := Run(ctx, testOptions(r.directory, "meshd", "runnerd"))
 	if err == nil || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())) {
 		t.Fatalf("second launcher: %v, want an error that names process %d", err, os.Getpid())
 	}

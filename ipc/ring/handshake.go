@@ -114,7 +114,8 @@ func checkHello(hello []byte, descriptors []int, flags int) error {
 		return ErrSeals
 	}
 	for _, fd := range descriptors[1:] {
-		if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && name != "anon_inode:[eventfd]" {
+		name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err == nil && name != "anon_inode:[eventfd]" {
 			return ErrEventfd
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // stuckMax bounds the notifiers of closed links whose last write is held up by a hostile peer.
 const stuckMax = 16
 
-var errStuck = errors.New("ring: 16 former peers hold up their wake-ups: the peer program is hostile or stopped")
+var errStuck = errors.New("ring: 16 former peers hold up their wake-ups, expected them to end: stop that program")
 
 // notifier writes the peer's eventfd from a goroutine of its own. O_NONBLOCK belongs to the open
 // file description, which the peer shares: it can clear the flag and fill the counter, and the next

@@ -2,6 +2,7 @@ package uds
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,38 +26,36 @@ func answering(t testing.TB, reply []byte) *Client {
 }
 
 func TestDoUnderstandsReplies(t *testing.T) {
-	var refused *ReplyError
-	var conflict *ConflictError
+	part := AppendFrame(nil, byte(OK), []byte("part"))
+	conflict := []byte(`{"key":"web","entries":[{"actor":"a"},{"actor":"b"}]}`)
 	for name, test := range map[string]struct {
 		reply []byte
-		want  func(payload []byte, err error) bool
+		size  int
+		err   string // in the error's type and text; empty: none
 	}{
-		"empty": {AppendReply(nil, nil), func(p []byte, err error) bool { return len(p) == 0 && err == nil }},
-		"chunks": {AppendReply(nil, make([]byte, 200_000)), func(p []byte, err error) bool {
-			return len(p) == 200_000 && err == nil
-		}},
-		"not found": {AppendFrame(nil, byte(NotFound), nil), func(_ []byte, err error) bool { return err == ErrNotFound }},
-		"error": {AppendError(nil, ErrorBusy, "syncing"), func(_ []byte, err error) bool {
-			return errors.As(err, &refused) && refused.Errno == ErrorBusy && err.Error() == "syncing"
-		}},
-		"short error": {AppendFrame(nil, byte(Error), []byte{1}), func(_ []byte, err error) bool {
-			return errors.As(err, &refused) && refused.Errno == ErrorIO
-		}},
-		"conflict": {AppendFrame(nil, byte(Conflict), []byte(`{"key":"k","entries":[{"actor":"a"}]}`)), func(_ []byte, err error) bool {
-			return errors.As(err, &conflict) && conflict.Entries.Entries[0].Actor == "a"
-		}},
-		"error in the middle": {AppendError(AppendFrame(nil, byte(OK), []byte("part")), ErrorIO, "broke"), func(p []byte, err error) bool {
-			return p == nil && errors.As(err, &refused)
-		}},
-		"nothing":        {nil, func(_ []byte, err error) bool { return err != nil && strings.Contains(err.Error(), "closed") }},
-		"cut":            {AppendFrame(nil, byte(OK), []byte("part")), func(_ []byte, err error) bool { return err != nil }},
-		"unknown status": {AppendFrame(nil, 9, nil), func(_ []byte, err error) bool { return err != nil && strings.Contains(err.Error(), "9") }},
-		"bad conflict":   {AppendFrame(nil, byte(Conflict), []byte("{")), func(_ []byte, err error) bool { return err != nil }},
-		"too large":      {[]byte{0, 0xff, 0xff, 0xff}, func(_ []byte, err error) bool { return err == ErrFrameTooLarge }},
+		"empty":               {AppendReply(nil, nil), 0, ""},
+		"chunks":              {AppendReply(nil, make([]byte, 200_000)), 200_000, ""},
+		"not found":           {AppendFrame(nil, byte(NotFound), nil), 0, "not found"},
+		"error":               {AppendError(nil, ErrorBusy, "syncing"), 0, "*uds.ReplyError: syncing"},
+		"short error":         {AppendFrame(nil, byte(Error), []byte{1}), 0, "refused with error 5"},
+		"conflict":            {AppendFrame(nil, byte(Conflict), conflict), 0, "ConflictError: web has"},
+		"bad conflict":        {AppendFrame(nil, byte(Conflict), []byte("{")), 0, "not understood"},
+		"error in the middle": {AppendError(part, ErrorIO, "broke"), 0, "*uds.ReplyError: broke"},
+		"nothing":             {nil, 0, "closed the connection"},
+		"cut":                 {part, 0, "closed the connection"},
+		"unknown status":      {AppendFrame(nil, 9, nil), 0, "status 9"},
+		"too large":           {[]byte{0, 0xff, 0xff, 0xff}, 0, ErrFrameTooLarge.Error()},
 	} {
 		payload, err := answering(t, test.reply).Do(CodeGet, []byte("k"))
-		if !test.want(payload, err) {
-			t.Errorf("%s: %d bytes, %v", name, len(payload), err)
+		got := ""
+		if err != nil {
+			got = fmt.Sprintf("%T: %v", err, err)
+		}
+		if len(payload) != test.size || (test.err == "") != (err == nil) || !strings.Contains(got, test.err) {
+			t.Errorf("%s: %d bytes, error %q, want %q", name, len(payload), got, test.err)
+		}
+		if (test.err == "not found") != errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -74,14 +73,16 @@ func TestDoTimesOut(t *testing.T) {
 }
 
 func TestDoRefusesWhatTheDaemonWould(t *testing.T) {
-	if _, err := answering(t, nil).Do(CodeSet, make([]byte, RequestMax+1)); err == nil || !strings.Contains(err.Error(), "65536") {
+	_, err := answering(t, nil).Do(CodeSet, make([]byte, RequestMax+1))
+	if err == nil || !strings.Contains(err.Error(), "65536") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestDoJSON(t *testing.T) {
 	var hello HelloReply
-	if err := answering(t, AppendReply(nil, []byte(`{"protocol":1,"later":true}`))).DoJSON(CodeHello, nil, &hello); err != nil || hello.Protocol != 1 {
+	reply := AppendReply(nil, []byte(`{"protocol":1,"later":true}`))
+	if err := answering(t, reply).DoJSON(CodeHello, nil, &hello); err != nil || hello.Protocol != 1 {
 		t.Errorf("%+v, %v", hello, err)
 	}
 	if err := answering(t, AppendReply(nil, []byte(`nonsense`))).DoJSON(CodeHello, nil, &hello); err == nil {

@@ -60,7 +60,9 @@ func ReadFrame(r io.Reader, payloadMax int, buffer []byte) (code byte, payload [
 	return readPayload(r, header, payloadMax, buffer)
 }
 
-func readPayload(r io.Reader, header [FrameHeaderSize]byte, payloadMax int, buffer []byte) (byte, []byte, error) {
+func readPayload(r io.Reader, header [FrameHeaderSize]byte, payloadMax int, buffer []byte) (
+	byte, []byte, error,
+) {
 	code, length := parseHeader(header[:])
 	if length > payloadMax {
 		return code, nil, ErrFrameTooLarge
@@ -117,7 +119,8 @@ func CheckPath(path string) error {
 	case path == "":
 		return fmt.Errorf("%w: it is empty: set COLLOID_DIR or --socket", ErrPath)
 	case path[0] == '@' || path[0] == 0:
-		return fmt.Errorf("%w %q: abstract sockets have no permissions, use a path of the file system", ErrPath, path)
+		return fmt.Errorf("%w %q: abstract sockets have no permissions, use a path of the file system",
+			ErrPath, path)
 	case len(path) > PathMax:
 		return fmt.Errorf("%w %s: %d bytes, the kernel takes %d: set COLLOID_DIR to a shorter path",
 			ErrPath, path, len(path), PathMax)

@@ -20,7 +20,8 @@ func TestFramesRoundTrip(t *testing.T) {
 		}
 		var frames []frame
 		for range rapid.IntRange(0, 5).Draw(t, "frames") {
-			size := rapid.SampledFrom([]int{0, 1, 3, 255, 256, 16<<10 - 1, 16 << 10, 16<<10 + 1, RequestMax}).Draw(t, "size")
+			sizes := []int{0, 1, 3, 255, 256, 16<<10 - 1, 16 << 10, 16<<10 + 1, RequestMax}
+			size := rapid.SampledFrom(sizes).Draw(t, "size")
 			f := frame{rapid.Byte().Draw(t, "code"), bytes.Repeat([]byte{byte(size)}, size)}
 			frames = append(frames, f)
 			stream = AppendFrame(stream, f.code, f.payload)

@@ -35,7 +35,8 @@ func (a *Sessions) sendBegin(now clock.Instant, s *session) {
 func whole(vector []byte) bool { return len(vector) < wire.BeginVectorMax*wire.DotSize }
 
 // receiveBegin starts a session as its responder, or lets the own one go on.
-func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID, nonce uint32, payload []byte) {
+func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID, nonce uint32,
+	payload []byte) {
 	begin, err := wire.ParseBegin(payload)
 	if err != nil || from == a.Self {
 		a.stats.Dropped++
@@ -54,7 +55,10 @@ func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID,
 	case s == nil:
 	case !s.initiator && s.nonce == nonce: // our reply was lost
 		s.heard = now
-		a.Send(from, wire.TypeAEBegin, nonce, s.begin)
+		if now.Sub(s.replied) >= replyInterval {
+			s.replied = now
+			a.Send(from, wire.TypeAEBegin, nonce, s.begin)
+		}
 		return
 	case !s.initiator: // the peer gave the old session up
 		a.fail(s)
@@ -72,13 +76,15 @@ func (a *Sessions) receiveBegin(now clock.Instant, s *session, from wire.CellID,
 }
 
 // respond answers a BEGIN with our own; an incoming session must be free.
-func (a *Sessions) respond(now clock.Instant, from wire.CellID, nonce uint32, begin wire.Begin, bootstrap bool) {
+func (a *Sessions) respond(now clock.Instant, from wire.CellID, nonce uint32, begin wire.Begin,
+	bootstrap bool) {
 	s := a.idle()
 	a.open(s, now, from, false, nonce)
 	s.bootstrap, s.begun = bootstrap, true
 	a.count++
 	a.state(s, len(begin.Vector) > 0 || (a.count-1)%VectorEvery == 0)
 	a.meet(s, begin)
+	s.replied = now
 	a.Send(from, wire.TypeAEBegin, nonce, s.begin)
 	a.plan(s)
 	a.completeIfEqual(now, s, begin)
@@ -170,7 +176,8 @@ func (s *session) vectorWhole() bool { return len(s.vector) == s.vectorSize*wire
 // acknowledged and so comes again; memory grows with what was received, not with what was announced.
 func (a *Sessions) receiveVector(s *session, nonce uint32, payload []byte) {
 	v, err := wire.ParseVector(payload)
-	if err != nil || s == nil || !s.begun || whole(s.vector) || s.vectorSize >= 0 && s.vectorSize != int(v.Total) {
+	if err != nil || s == nil || !s.begun || whole(s.vector) ||
+		s.vectorSize >= 0 && s.vectorSize != int(v.Total) {
 		a.stats.Dropped++
 		return
 	}

@@ -333,14 +333,15 @@ func TestRES1_NoAllocationPerDatagram(t *testing.T) {
 		Send: func(_ wire.CellID, _ wire.Type, sent uint32, _ []byte) { nonce = sent }}
 	a := New(options)
 	dot := wire.Dot{Actor: 9, Sequence: 3}
-	r := wire.Record{Name: []byte("spread.x"), EntryCount: 1, Entries: wire.AppendEntry(nil, dot, []byte("value")),
-		Context: wire.AppendDot(nil, dot)}
+	r := wire.Record{Name: []byte("spread.x"), EntryCount: 1,
+		Entries: wire.AppendEntry(nil, dot, []byte("value")), Context: wire.AppendDot(nil, dot)}
 	r.KeyHash = store.Hash(r.Name)
 	payload := wire.AppendStateRecord(nil, &r)
 	payload = wire.AppendStateRecord(payload, &r)
 	header := wire.Header{Type: wire.TypeAEState, Nonce: 5}
 	now := clock.Instant(1)
-	if allocations := testing.AllocsPerRun(1000, func() { a.Receive(now, 2, header, payload) }); allocations != 0 {
+	receive := func() { a.Receive(now, 2, header, payload) }
+	if allocations := testing.AllocsPerRun(1000, receive); allocations != 0 {
 		t.Errorf("%v allocations per AE_STATE", allocations)
 	}
 	begin := wire.AppendBegin(nil, wire.Begin{KeyCount: 1, Root: store.Root()})

@@ -25,18 +25,19 @@
 // # Why the stability vector may rise at the end
 //
 // A record that brings an entry superseded at its receiver is answered by a record without entries
-// (F45 iii), and is itself acknowledged only when that answer was (never, if no session runs here). So "all my frames are
-// acknowledged" means that the peer has my differences and I have all its objections. AE_END says
-// so; the responder raises C when it has the initiator's AE_END and the same is true of its own frames, the
-// initiator when it has the responder's. A session that breaks off changes no vector. (Two cells
-// cannot agree over a lossy link that both are done: the responder may have finished while the
-// initiator gives up for want of the last AE_END. Each advance is justified by itself.)
+// (F45 iii), and is itself acknowledged only when that answer was (never, if no session runs here).
+// So "all my frames are acknowledged" means that the peer has my differences and I have all its
+// objections. AE_END says so; the responder raises C when it has the initiator's AE_END and the same
+// is true of its own frames, the initiator when it has the responder's. A session that breaks off
+// changes no vector. (Two cells cannot agree over a lossy link that both are done: the responder may
+// have finished while the initiator gives up for want of the last AE_END. Each advance is justified by
+// itself.)
 //
 // # Limits
 //
-// One outgoing and two incoming sessions, one per peer; a BEGIN beyond that is dropped and repeated by
-// its sender. If two cells begin with each other at once, the one with the greater id gives way. 64
+// One outgoing and two incoming sessions, one per peer; a BEGIN beyond that waits in a line of 128 for up
+// to 2 s. If two cells begin with each other at once, the one with the greater id gives way. 64
 // unacknowledged frames and 64 unacknowledged answers per session. 100 messages per second, 2000 when
-// one side has less than half of the keys of the other or is bootstrapping. A frame is tried 24 times, AE_BEGIN
-// 8 times, a session ends after 20 s of silence or after 10 minutes.
+// one side has less than half of the keys of the other or is bootstrapping. A frame is tried 24 times,
+// AE_BEGIN 8 times; a session ends after 20 s of silence or after 10 minutes.
 package antientropy

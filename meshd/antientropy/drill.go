@@ -119,11 +119,12 @@ func (a *Sessions) receiveResponse(now clock.Instant, s *session, nonce uint32, 
 		s.window.measure(now, o)
 		s.window.free(o)
 	}
-	a.hashes = s.view.Level(int(hashes.Range.Depth), int(hashes.Range.Prefix), int(hashes.Range.Levels), a.hashes[:0])
-	depth := hashes.Range.Depth + hashes.Range.Levels
+	m := hashes.Range
+	a.hashes = s.view.Level(int(m.Depth), int(m.Prefix), int(m.Levels), a.hashes[:0])
+	depth := m.Depth + m.Levels
 	for i, ours := range a.hashes {
 		theirs := hashes.At(i)
-		prefix := int(hashes.Range.Prefix)<<hashes.Range.Levels | i
+		prefix := int(m.Prefix)<<m.Levels | i
 		switch {
 		case ours == theirs:
 		case ours == 0 || theirs == 0 || depth == wire.MerkleDepth:

@@ -54,7 +54,8 @@ func FuzzReceive(f *testing.F) {
 			}
 			from := wire.CellID(2 + selector>>3&1)
 			sent = 0
-			p.sessions.Receive(n.now, from, wire.Header{Type: fuzzTypes[selector&7], Sender: from, Nonce: nonce}, payload)
+			header := wire.Header{Type: fuzzTypes[selector&7], Sender: from, Nonce: nonce}
+			p.sessions.Receive(n.now, from, header, payload)
 			if sent > requestRangesMax+slotsMax+2 {
 				t.Fatalf("%d messages in reply to one", sent)
 			}

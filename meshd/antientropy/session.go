@@ -21,6 +21,7 @@ type session struct {
 
 	started  clock.Instant
 	heard    clock.Instant
+	replied  clock.Instant // responder: last BEGIN sent
 	deadline clock.Instant
 
 	view   *crdt.View
@@ -57,7 +58,7 @@ func (a *Sessions) open(s *session, now clock.Instant, peer wire.CellID, initiat
 	s.active, s.initiator, s.bootstrap, s.fast = true, initiator, false, false
 	s.begun, s.peerEnded = false, false
 	s.peer, s.nonce = peer, nonce
-	s.started, s.heard, s.deadline = now, now, clock.Never
+	s.started, s.heard, s.deadline, s.replied = now, now, clock.Never, 0
 	s.view = a.Store.View()
 	s.window.reset(now, a.Random.Uint32())
 	s.vector, s.vectorSize = s.vector[:0], -1
@@ -65,6 +66,16 @@ func (a *Sessions) open(s *session, now clock.Instant, peer wire.CellID, initiat
 	s.cursor = cursor{leaf: -1}
 	s.drills = s.drills[:0]
 	a.stats.Started++
+	a.forgetWaiting(peer)
+}
+
+// silence is how long a session may hear nothing. A responder that was never heard of again after its
+// first answer has most likely answered a BEGIN that its sender had given up.
+func (s *session) silence() time.Duration {
+	if !s.initiator && s.heard == s.started {
+		return answeredSilenceMax
+	}
+	return silenceMax
 }
 
 func (a *Sessions) close(s *session) {
@@ -108,7 +119,7 @@ func (a *Sessions) advance(now clock.Instant, peer wire.CellID) {
 
 // work sends what is due and allowed, ends the session if it is over, and sets its deadline.
 func (a *Sessions) work(now clock.Instant, s *session) {
-	if now.Sub(s.heard) >= silenceMax || now.Sub(s.started) >= durationMax {
+	if now.Sub(s.heard) >= s.silence() || now.Sub(s.started) >= durationMax {
 		a.fail(s)
 		return
 	}
@@ -221,7 +232,7 @@ func (a *Sessions) repeat(now clock.Instant, s *session, each time.Duration) boo
 
 // plan sets the deadline of the session.
 func (a *Sessions) plan(s *session) {
-	deadline := clock.Earliest(s.heard.Add(silenceMax), s.started.Add(durationMax))
+	deadline := clock.Earliest(s.heard.Add(s.silence()), s.started.Add(durationMax))
 	each, _ := s.cost()
 	credited := s.window.creditAt
 	if short := each - s.window.credit; short > 0 {

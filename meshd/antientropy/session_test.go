@@ -79,7 +79,8 @@ func TestF53_BootstrapOf100kKeysTakesUnder10Seconds(t *testing.T) {
 	if n.cells[2].bootstrap != 1 || len(n.cells[1].completed) != 1 {
 		t.Fatal("not completed on both sides")
 	}
-	t.Logf("%v virtual, %v real, %d datagrams, %d bytes", n.now.Sub(start), time.Since(real), n.datagrams, n.bytes)
+	t.Logf("%v virtual, %v real, %d datagrams, %d bytes",
+		n.now.Sub(start), time.Since(real), n.datagrams, n.bytes)
 	if took := n.now.Sub(start); took > 10*time.Second {
 		t.Fatalf("took %v", took)
 	}

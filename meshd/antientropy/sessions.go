@@ -23,7 +23,12 @@ const (
 
 // Timing. Silence must outlast many tries at 30 % loss.
 const (
-	silenceMax        = 20 * time.Second
+	silenceMax = 20 * time.Second
+	// answeredSilenceMax lets the initiator repeat its BEGIN and its first request a few times.
+	answeredSilenceMax = 5 * time.Second
+	// replyInterval bounds the answers to repeated BEGINs: two cells that each take the other for the
+	// initiator must not keep answering each other.
+	replyInterval     = 100 * time.Millisecond
 	durationMax       = 10 * time.Minute
 	retryInitial      = 300 * time.Millisecond
 	retryMin          = 30 * time.Millisecond
@@ -32,9 +37,9 @@ const (
 	beginAttemptsMax  = 8
 	yieldAfterSilence = 2 * time.Second // a peer that begins anew after this has lost the session
 
-	steadyCost  = time.Second / 100  // per message (AE_RATE_LIMIT)
-	steadyBurst = 10 * steadyCost    // messages at once
-	fastCost    = time.Second / 2000 // F53
+	steadyCost  = time.Second / 100     // per message (AE_RATE_LIMIT)
+	steadyBurst = slotsMax * steadyCost // messages at once: what most sessions need in all
+	fastCost    = time.Second / 2000    // F53
 	fastBurst   = slotsMax * fastCost
 )
 
@@ -132,7 +137,9 @@ func (a *Sessions) nonce(peer wire.CellID) uint32 {
 }
 
 // begunHere reports whether the number is that of a session that this cell began.
-func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool { return nonce&1 == 1 == (a.Self > peer) }
+func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool {
+	return nonce&1 == 1 == (a.Self > peer)
+}
 
 // Running reports whether a session with peer is under way.
 func (a *Sessions) Running(peer wire.CellID) bool { return a.find(peer) != nil }

@@ -30,7 +30,8 @@ func (a *Sessions) receiveAck(now clock.Instant, s *session, nonce uint32) {
 
 // receiveState merges the records of one message. Entries that are superseded here are answered, and
 // then the message is acknowledged only together with the answer (package comment).
-func (a *Sessions) receiveState(now clock.Instant, s *session, from wire.CellID, nonce uint32, payload []byte) {
+func (a *Sessions) receiveState(now clock.Instant, s *session, from wire.CellID, nonce uint32,
+	payload []byte) {
 	if _, err := wire.CheckState(payload); err != nil || from == a.Self {
 		a.stats.Dropped++
 		return

@@ -1,6 +1,7 @@
 package antientropy
 
 import (
+	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -31,8 +32,8 @@ func (a *Sessions) wait(now clock.Instant, from wire.CellID, nonce uint32, paylo
 			return
 		}
 	}
+	a.stats.Busy++
 	if len(a.waiting) >= waitingMax {
-		a.stats.Busy++
 		return
 	}
 	a.waiting = append(a.waiting, waitingBegin{from, nonce, now, append([]byte(nil), payload...)})
@@ -51,4 +52,9 @@ func (a *Sessions) serveWaiting(now clock.Instant) {
 			a.advance(now, w.peer)
 		}
 	}
+}
+
+// forgetWaiting takes a peer out of the line: there is a session with it now.
+func (a *Sessions) forgetWaiting(peer wire.CellID) {
+	a.waiting = slices.DeleteFunc(a.waiting, func(w waitingBegin) bool { return w.peer == peer })
 }

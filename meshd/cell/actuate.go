@@ -2,6 +2,7 @@ package cell
 
 import (
 	"slices"
+	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/placement"
@@ -207,19 +208,43 @@ func (c *Cell) actualSorted() []reconcile.Actual {
 	return list
 }
 
+// planDelay gathers the changes that come together, for instance while many cells join. It is far below
+// the settle time of reconciliation, so nothing waits for it.
+const planDelay = 100 * time.Millisecond
+
+// planChanged marks the inputs of placement as changed and opens the settle window (F69).
+func (c *Cell) planChanged() {
+	if !c.views.planDirty {
+		c.views.planDirty, c.views.planDue = true, c.now.Add(planDelay)
+	}
+	c.views.runDirty = true
+	c.reconciler.Changed(c.now)
+}
+
+// freshPlan recomputes the plan if anything it depends on has changed.
+func (c *Cell) freshPlan() {
+	if !c.views.planDirty {
+		return
+	}
+	c.views.planDirty = false
+	c.runner.holds = c.trackHolds()
+	c.computePlan()
+	c.views.runDirty = true
+}
+
 // actuate recomputes the plan when its inputs changed and turns differences into actions.
 func (c *Cell) actuate() {
-	if c.views.planDirty || c.runner.holds.Reached(c.now) {
-		c.runner.holds = c.trackHolds()
-		c.computePlan()
-		c.views.planDirty = false
-		c.views.runDirty = true
-		c.reconciler.Changed(c.now)
+	if c.runner.holds.Reached(c.now) {
+		c.runner.holds = clock.Never // the fresh plan finds the next one
+		c.planChanged()
+	}
+	if c.views.planDirty && c.views.planDue.Reached(c.now) {
+		c.freshPlan()
 	}
 	if !c.runner.connected || !c.runner.listed {
 		return
 	}
-	if !c.views.runDirty && !c.reconciler.Deadline().Reached(c.now) {
+	if c.views.planDirty || !c.views.runDirty && !c.reconciler.Deadline().Reached(c.now) {
 		return
 	}
 	c.views.runDirty = false
@@ -227,6 +252,7 @@ func (c *Cell) actuate() {
 	for _, action := range c.reconciler.Run(c.now, &input) {
 		if c.config.Runner == nil || !c.config.Runner.Do(action) {
 			c.counters.actionsDelayed++
+			c.reconciler.Unsent(action)
 			continue
 		}
 		c.counters.actions++

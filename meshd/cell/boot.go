@@ -215,7 +215,9 @@ func (c *Cell) restate() {
 	c.schedule.restate = false
 	self := c.config.Self
 	c.publish(state.ContactKey(self), state.AppendCellContact(nil, c.ownContact()))
-	c.publish(state.CapacityKey(self), state.AppendCellCapacity(nil, c.runner.capacity()))
+	if c.runner.known {
+		c.publish(state.CapacityKey(self), state.AppendCellCapacity(nil, c.runner.capacity()))
+	}
 	c.publishEndpoints()
 	c.announceSelf()
 }

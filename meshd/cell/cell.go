@@ -276,11 +276,13 @@ func (c *Cell) Tick(now clock.Instant) {
 func (c *Cell) Deadline() clock.Instant {
 	next := clock.Earliest(c.detector.Deadline(), c.gossip.Deadline())
 	next = clock.Earliest(next, c.sessions.Deadline())
-	if c.runner.listed { // without a helper there is nobody to do anything
-		next = clock.Earliest(next, c.reconciler.Deadline())
-	}
-	if c.views.planDirty || c.views.runDirty && c.runner.listed {
+	switch {
+	case c.views.planDirty:
+		next = clock.Earliest(next, c.views.planDue)
+	case c.runner.listed && c.views.runDirty:
 		return c.now
+	case c.runner.listed: // without a helper there is nobody to do anything
+		next = clock.Earliest(next, c.reconciler.Deadline())
 	}
 	next = clock.Earliest(next, c.runner.holds)
 	next = clock.Earliest(next, c.bootDeadline())

@@ -9,6 +9,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/join"
+	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
@@ -19,6 +20,8 @@ import (
 const (
 	joinRetry   = 300 * time.Millisecond
 	joinTimeout = 10 * time.Second
+	// joinBusyWait is the pause after a seed said that too many join at the moment.
+	joinBusyWait = time.Second
 	// joinUnprovenWait is how long an attempt goes on after a refusal that anybody could have sent.
 	joinUnprovenWait = time.Second
 	// joinSyncTimeout bounds the first session after the handshake.
@@ -33,6 +36,7 @@ type carriedKey struct {
 }
 
 type joinAttempt struct {
+	key       *seal.Key // of a locked door, nil without
 	handshake *join.Joiner
 	addresses []netip.AddrPort
 	request   []byte
@@ -61,17 +65,24 @@ func (c *Cell) connect(request Request, reply func(Response)) {
 		return
 	}
 	c.joining = &joinAttempt{
-		handshake: join.NewJoiner(entropyReader(c.config.Entropy),
-			join.Hello{Self: c.config.Self, SecretHash: c.config.SecretHash}, request.JoinKey),
+		key:       request.JoinKey,
 		addresses: request.Addresses,
 		merge:     request.Merge,
 		next:      c.now,
 		until:     c.now.Add(joinTimeout),
 		reply:     reply,
 	}
-	c.joining.handshake.Loopback = c.config.Loopback
-	c.joining.request = c.joining.handshake.Request()
+	c.handshake()
 	c.tickJoin()
+}
+
+// handshake begins a Noise handshake for the attempt under way.
+func (c *Cell) handshake() {
+	j := c.joining
+	hello := join.Hello{Self: c.config.Self, SecretHash: c.config.SecretHash}
+	j.handshake = join.NewJoiner(entropyReader(c.config.Entropy), hello, j.key)
+	j.handshake.Loopback = c.config.Loopback
+	j.request = j.handshake.Request()
 }
 
 func (c *Cell) tickJoin() {
@@ -138,10 +149,12 @@ func (c *Cell) receiveJoin(from netip.AddrPort, header wire.Header, payload []by
 		return
 	}
 	welcome, err := j.handshake.Finish(payload)
-	if err != nil {
-		return // not the answer to our handshake
+	if errors.Is(err, join.ErrFinished) {
+		c.handshake() // somebody sent so many wrong answers that this attempt is over
 	}
-	c.welcomed(welcome)
+	if err == nil {
+		c.welcomed(welcome)
+	}
 }
 
 // answerJoin is the seed's side.
@@ -196,6 +209,10 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		c.config.Storage.DiscardIdentity(c.nextTicket())
 		c.finishJoin(failure(uds.ErrorExists, "the cluster already has a cell with the id "+c.config.Self.String()+
 			": this disk was cloned; stop colloid and start it again, it then draws a new id"))
+		return
+	case welcome.Refused == join.RefusedTooMany:
+		j.refusal = welcome.Refused
+		j.next = max(j.next, c.now.Add(joinBusyWait))
 		return
 	case welcome.Refused != "" && welcome.Unproven:
 		// Perhaps forged: a little time for a better answer.

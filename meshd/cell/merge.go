@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"slices"
 	"time"
 
 	"colloid.net/meshd/crdt"
@@ -153,6 +154,9 @@ func (c *Cell) watchSuccessor() {
 	successor := c.members.Successor(c.config.Self, func(m *member) bool { return !m.InService() })
 	if successor == nil || successor.ID == c.successor {
 		return
+	}
+	if i := slices.Index(c.sessionsWanted, c.successor); i >= 0 {
+		c.sessionsWanted = slices.Delete(c.sessionsWanted, i, i+1) // the edge is gone before it began
 	}
 	c.successor = successor.ID
 	c.wantSession(successor.ID)

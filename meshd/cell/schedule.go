@@ -19,6 +19,8 @@ const (
 	bootSettle          = 10 * time.Second
 	// peersInterval is how long changes of the contact list may wait before they are saved (F4).
 	peersInterval = 2 * time.Second
+	// wantedInterval is how often a session that is wanted is tried while another one is under way.
+	wantedInterval = 100 * time.Millisecond
 	// tombstoneGrace is how long a dead cell still counts in the garbage collection of tombstones (F46).
 	tombstoneGrace = 24 * time.Hour
 	// peersMax bounds the saved contacts (F4).
@@ -79,7 +81,7 @@ func (c *Cell) tickSchedule() {
 		c.restate()
 	}
 	if c.phase != Booting && c.members.Len() > 0 {
-		if c.due(&s.wanted, time.Second) {
+		if c.due(&s.wanted, wantedInterval) {
 			c.startWanted()
 		}
 		jitter := c.timing.AntiEntropyInterval / 5

@@ -16,6 +16,7 @@ import (
 const statusFlagMetrics = 1
 
 func (c *Cell) statusReply(payload []byte) Response {
+	c.freshPlan()
 	status := uds.Status{
 		Cell:      c.selfStatus(),
 		Cells:     c.cellInfos(),
@@ -300,6 +301,7 @@ func (c *Cell) explainReply(key string) Response {
 	if view == nil {
 		return Response{Status: uds.NotFound}
 	}
+	c.freshPlan()
 	status := c.workloadStatus(view)
 	explanation := uds.Explanation{Key: key, State: status.State, Reason: status.Reason, Ranking: []uds.RankedCell{}}
 	for _, ranked := range c.planner.Explain(view.hash) {

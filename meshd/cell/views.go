@@ -24,6 +24,7 @@ type views struct {
 	conflicts map[string]struct{} // operator keys in CONFLICT
 	doorShut  bool
 	planDirty bool // membership or specifications changed
+	planDue   clock.Instant
 	runDirty  bool // something that only reconciliation looks at changed
 }
 
@@ -325,12 +326,6 @@ func (c *Cell) viewWorkload(key string) {
 func (c *Cell) viewDoor(name []byte) {
 	register, found := c.store.Get(name)
 	c.views.doorShut = found && !register.Absent()
-}
-
-// planChanged marks the inputs of placement as changed and opens the settle window (F69).
-func (c *Cell) planChanged() {
-	c.views.planDirty = true
-	c.views.runDirty = true
 }
 
 // cellIDs returns the ids of all cells the store knows, ascending.

@@ -33,8 +33,8 @@ const (
 // brackets; a bare IPv6 address is understood too, without a port.
 func ParseTarget(text string) (Target, error) {
 	fail := func(reason string) (Target, error) {
-		return Target{}, fmt.Errorf("address %q: %s: want HOST, HOST:PORT or [IPV6]:PORT, with #KEY for a locked cluster",
-			shorten(text), reason)
+		return Target{}, fmt.Errorf("address %q: %s: "+
+			"want HOST, HOST:PORT or [IPV6]:PORT, with #KEY for a locked cluster", shorten(text), reason)
 	}
 	if len(text) > targetMax {
 		return fail("it is too long")
@@ -96,7 +96,8 @@ func validHost(host string) bool {
 func letters(s string) bool {
 	for i := range len(s) {
 		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_') {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '-' && c != '.' && c != '_' {
 			return false
 		}
 	}
@@ -117,7 +118,8 @@ func Resolve(ctx context.Context, resolver Resolver, target Target) ([]netip.Add
 	defer cancel()
 	found, err := resolver.LookupNetIP(ctx, "ip", target.Host)
 	if err != nil {
-		return nil, fmt.Errorf("host %q cannot be resolved: %s: check the name or use an address", target.Host, resolveReason(err))
+		return nil, fmt.Errorf("host %q cannot be resolved: %s: check the name or use an address",
+			target.Host, resolveReason(err))
 	}
 	var addresses []netip.AddrPort
 	seen := map[netip.Addr]bool{}

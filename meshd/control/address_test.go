@@ -29,7 +29,8 @@ func TestParseTarget(t *testing.T) {
 	}
 	for _, text := range []string{
 		"", ":7", "#key", "host:", "host:0", "host:65536", "host:-1", "host:7:8", "host#", "host#a b", "[host]:7",
-		"[192.0.2.1]:7", "[::1", "::1]", "[]", "::%]", "-host", ".host", "ho st", "host/path", "http://host", "h\x00",
+		"[192.0.2.1]:7", "[::1", "::1]", "[]", "::%]",
+		"-host", ".host", "ho st", "host/path", "http://host", "h\x00",
 		"host:http", strings.Repeat("h", 254), strings.Repeat("h", 600), "host#" + strings.Repeat("k", 300),
 	} {
 		if got, err := ParseTarget(text); err == nil {

@@ -37,22 +37,25 @@ func TestF135_LevelsOfRealUsers(t *testing.T) {
 		many = append(many, 60000+i)
 	}
 	for _, test := range []struct {
-		name       string
-		credential syscall.Credential
-		want       string
+		name     string
+		uid, gid uint32
+		groups   []uint32
+		want     string
 	}{
-		{"root", syscall.Credential{Uid: 0, Gid: 0}, "read yes, write yes"},
-		{"daemon", syscall.Credential{Uid: 54000, Gid: stranger}, "read yes, write yes"},
-		{"reader", syscall.Credential{Uid: stranger, Gid: readers}, "read yes, write no"},
-		{"supplementary reader", syscall.Credential{Uid: stranger, Gid: stranger, Groups: []uint32{1, readers}}, "read yes, write no"},
-		{"reader in many groups", syscall.Credential{Uid: stranger, Gid: stranger, Groups: many}, "read yes, write no"},
-		{"writer", syscall.Credential{Uid: stranger, Gid: stranger, Groups: []uint32{writers}}, "read yes, write yes"},
-		{"stranger", syscall.Credential{Uid: stranger, Gid: stranger, Groups: []uint32{stranger}}, "read no, write no"},
+		{"root", 0, 0, nil, "read yes, write yes"},
+		{"daemon", 54000, stranger, nil, "read yes, write yes"},
+		{"reader", stranger, readers, nil, "read yes, write no"},
+		{"supplementary reader", stranger, stranger, []uint32{1, readers}, "read yes, write no"},
+		{"reader in many groups", stranger, stranger, many, "read yes, write no"},
+		{"writer", stranger, stranger, []uint32{writers}, "read yes, write yes"},
+		{"stranger", stranger, stranger, []uint32{stranger}, "read no, write no"},
 	} {
 		child := exec.Command("/proc/self/exe", "-test.run=^TestF135_LevelsOfRealUsers$")
 		child.Env = append(os.Environ(), clientChild+"="+path)
 		child.Dir = "/"
-		child.SysProcAttr = &syscall.SysProcAttr{Credential: &test.credential}
+		child.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: test.uid, Gid: test.gid, Groups: test.groups},
+		}
 		output, err := child.CombinedOutput()
 		if err != nil || !strings.Contains(string(output), test.want) {
 			t.Errorf("%s: want %q, got %v\n%s", test.name, test.want, err, output)

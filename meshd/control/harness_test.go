@@ -39,7 +39,8 @@ func echo(ctx context.Context, r Request) Response {
 		<-ctx.Done()
 		return failure(uds.ErrorTimeout, "stopping")
 	case uds.CodeConnect:
-		return Response{Payload: fmt.Appendf(nil, "%v key=%q merge=%v uid=%d", r.Addresses, r.JoinKey, r.Merge, r.UID)}
+		return Response{Payload: fmt.Appendf(nil, "%v key=%q merge=%v uid=%d",
+			r.Addresses, r.JoinKey, r.Merge, r.UID)}
 	}
 	return Response{Payload: r.Payload}
 }

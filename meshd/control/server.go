@@ -224,8 +224,10 @@ func (s *Server) admit(connection *net.UnixConn) {
 	}
 	c := newClient(s, connection, who, may)
 	if !s.add(c) {
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused: %d clients", who.uid, who.pid, uds.ClientsMax))
-		s.refuse(connection, uds.ErrorBusy, fmt.Sprintf("%d clients are connected already: close one", uds.ClientsMax))
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused: %d clients",
+			who.uid, who.pid, uds.ClientsMax))
+		s.refuse(connection, uds.ErrorBusy,
+			fmt.Sprintf("%d clients are connected already: close one", uds.ClientsMax))
 		return
 	}
 }
@@ -238,8 +240,9 @@ func (s *Server) refuse(connection *net.UnixConn, errno uint16, text string) {
 	connection.Close()
 }
 
-// add takes a client in and starts it. When all places are taken, the one that has idled longest gives way if it
-// was idle for as long as a request may take; so nobody can block the socket by sitting on it.
+// add takes a client in and starts it. When all places are taken, the one that has idled longest
+// gives way if it was idle for as long as a request may take; so nobody can block the socket by
+// sitting on it.
 func (s *Server) add(c *client) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -249,7 +252,8 @@ func (s *Server) add(c *client) bool {
 	if len(s.clients) >= uds.ClientsMax {
 		var idlest *client
 		for other := range s.clients {
-			if since := other.idleSince(); !since.IsZero() && (idlest == nil || since.Before(idlest.idleSince())) {
+			since := other.idleSince()
+			if !since.IsZero() && (idlest == nil || since.Before(idlest.idleSince())) {
 				idlest = other
 			}
 		}
@@ -275,10 +279,12 @@ func (s *Server) remove(c *client) {
 func (s *Server) execute(who *credentials, may level, code uds.Code, payload []byte) Response {
 	need, known := levels[code]
 	if !known {
-		return failure(uds.ErrorInvalid, fmt.Sprintf("command %#x is unknown: the daemon may be of an earlier version", code))
+		return failure(uds.ErrorInvalid,
+			fmt.Sprintf("command %#x is unknown: the daemon may be of an earlier version", byte(code)))
 	}
 	if need > may {
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused %s", who.uid, who.pid, describe(code, payload)))
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused %s",
+			who.uid, who.pid, describe(code, payload)))
 		return failure(uds.ErrorPermission, fmt.Sprintf(
 			"uid %d may read but not change: run as root or join group %s", who.uid, uds.GroupWrite))
 	}
@@ -345,7 +351,8 @@ func frame(r Response) []byte {
 		if len(r.Payload) <= uds.ReplyMax {
 			return uds.AppendReply(nil, r.Payload)
 		}
-		return uds.AppendError(nil, uds.ErrorIO, fmt.Sprintf("the reply has %d bytes, %d are possible", len(r.Payload), uds.ReplyMax))
+		return uds.AppendError(nil, uds.ErrorIO,
+			fmt.Sprintf("the reply has %d bytes, %d are possible", len(r.Payload), uds.ReplyMax))
 	case uds.NotFound:
 		return uds.AppendFrame(nil, byte(uds.NotFound), nil)
 	case uds.Conflict:

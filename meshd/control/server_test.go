@@ -37,7 +37,7 @@ func TestReplyKinds(t *testing.T) {
 			case uds.CodeGet:
 				return Response{Status: uds.NotFound}
 			case uds.CodeSet:
-				return Response{Status: uds.Conflict, Payload: []byte(`{"key":"spread.web","digest":"00000000000000ff","entries":[{},{}]}`)}
+				return Response{Status: uds.Conflict, Payload: []byte(`{"key":"spread.web","entries":[{},{}]}`)}
 			}
 			return failure(uds.ErrorNoSpace, "the disk is full: free some space")
 		}
@@ -50,7 +50,8 @@ func TestReplyKinds(t *testing.T) {
 		t.Errorf("not found: %v", err)
 	}
 	var conflict *uds.ConflictError
-	if _, err := c.Do(uds.CodeSet, uds.WriteRequest{Key: "spread.web"}.Append(nil)); !errors.As(err, &conflict) ||
+	_, err := c.Do(uds.CodeSet, uds.WriteRequest{Key: "spread.web"}.Append(nil))
+	if !errors.As(err, &conflict) ||
 		len(conflict.Entries.Entries) != 2 || conflict.Entries.Key != "spread.web" {
 		t.Errorf("conflict: %v", err)
 	}
@@ -234,7 +235,9 @@ func TestF135_ChangesAreLogged(t *testing.T) {
 	c.Do(uds.CodeConnect, append([]byte{0}, "127.0.0.1#SECRET"...))
 	c.Do(uds.CodeGet, []byte("spread.web"))
 	text := j.text()
-	for _, want := range []string{`: set "spread.web"`, `: delete "spread.old\n"`, ": connect to 127.0.0.1:12421"} {
+	for _, want := range []string{
+		`: set "spread.web"`, `: delete "spread.old\n"`, ": connect to 127.0.0.1:12421",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the log", want)
 		}
@@ -253,7 +256,8 @@ func TestConnectIsResolved(t *testing.T) {
 	}
 	for _, payload := range []string{"", "\x02127.0.0.1", "\x00", "\x00a b", "\x00h:0"} {
 		var reply *uds.ReplyError
-		if _, err := c.Do(uds.CodeConnect, []byte(payload)); !errors.As(err, &reply) || reply.Errno != uds.ErrorInvalid {
+		_, err := c.Do(uds.CodeConnect, []byte(payload))
+		if !errors.As(err, &reply) || reply.Errno != uds.ErrorInvalid {
 			t.Errorf("%q: %v", payload, err)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 )
 
 // FrameBudgetMin is the least budget that holds any single entry.
-const FrameBudgetMin = wire.RecordHeadSize + wire.EntryHeaderSize + wire.ValueMax + wire.DotSize + wire.NameMax
+const FrameBudgetMin = wire.RecordHeadSize + wire.EntryHeaderSize + wire.ValueMax +
+	wire.DotSize + wire.NameMax
 
 // Frames yields the register of name as records of at most budget bytes (AE_STATE form) and at most
 // wire.FrameContextMax context actors, until yield returns false (F43). Each record carries some of

@@ -268,7 +268,8 @@ func (s *Store) commit(position int, found bool, hash uint64, name []byte, categ
 		return
 	}
 	old := s.at(position)
-	if old.EntryCount() == count && bytes.Equal(old.Context(), s.context) && bytes.Equal(old.Entries(), s.entries) {
+	if old.EntryCount() == count && bytes.Equal(old.Context(), s.context) &&
+		bytes.Equal(old.Entries(), s.entries) {
 		return
 	}
 	ref := s.index.slots[position].reference

@@ -11,7 +11,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-var names = []string{"spread.web", "stateful.db", "health.0000000000000001.status", "health.0000000000000002.contact",
+var names = []string{"spread.web", "stateful.db", "health.0000000000000001.status",
+	"health.0000000000000002.contact",
 	"kv.app.counter", "gateway.10.0.0.1", "ep.0000000000000003.web", "health.0000000000000002.status"}
 
 func seeded(t *rapid.T) *rand.Rand {
@@ -281,10 +282,12 @@ func TestF1_ContextNeverFalls(t *testing.T) {
 	if outcome := mustMerge(t, s, &r); outcome.OwnDotAhead {
 		t.Fatal("a dot of an earlier incarnation is not ahead")
 	}
-	if outcome := s.Write(name, []byte("x"), wire.Dot{Actor: 7, Sequence: 1}); !outcome.Rejected || !outcome.OwnDotAhead {
+	outcome := s.Write(name, []byte("x"), wire.Dot{Actor: 7, Sequence: 1})
+	if !outcome.Rejected || !outcome.OwnDotAhead {
 		t.Fatalf("a write below the own context went through: %+v", outcome)
 	}
-	if outcome := s.Write(name, []byte("new run"), wire.Dot{Actor: 7, Sequence: 1<<wire.CounterBits + 1}); !outcome.Changed {
+	outcome = s.Write(name, []byte("new run"), wire.Dot{Actor: 7, Sequence: 1<<wire.CounterBits + 1})
+	if !outcome.Changed {
 		t.Fatalf("the write of the new incarnation was refused: %+v", outcome)
 	}
 	r = ahead.record(s)
@@ -397,16 +400,21 @@ func TestF22_MalformedRecordsAreRejected(t *testing.T) {
 	good := newModel("spread.web").write("v", wire.Dot{Actor: 5, Sequence: 9}).record(s)
 	dot := wire.AppendDot(nil, wire.Dot{Actor: 5, Sequence: 9})
 	for what, damage := range map[string]func(*wire.Record){
-		"hash of another name":       func(r *wire.Record) { r.KeyHash++ },
-		"empty name":                 func(r *wire.Record) { r.Name = nil },
-		"unprintable name":           func(r *wire.Record) { r.Name = []byte("a\nb"); r.KeyHash = s.Hash(r.Name) },
-		"count too high":             func(r *wire.Record) { r.EntryCount = 2 },
-		"entry cut off":              func(r *wire.Record) { r.Entries = r.Entries[:len(r.Entries)-1] },
-		"dot not in the context":     func(r *wire.Record) { r.Context = wire.AppendDot(nil, wire.Dot{Actor: 5, Sequence: 10}) },
+		"hash of another name": func(r *wire.Record) { r.KeyHash++ },
+		"empty name":           func(r *wire.Record) { r.Name = nil },
+		"unprintable name":     func(r *wire.Record) { r.Name = []byte("a\nb"); r.KeyHash = s.Hash(r.Name) },
+		"count too high":       func(r *wire.Record) { r.EntryCount = 2 },
+		"entry cut off":        func(r *wire.Record) { r.Entries = r.Entries[:len(r.Entries)-1] },
+		"dot not in the context": func(r *wire.Record) {
+			r.Context = wire.AppendDot(nil, wire.Dot{Actor: 5, Sequence: 10})
+		},
 		"no context":                 func(r *wire.Record) { r.Context = nil },
 		"actor twice in the context": func(r *wire.Record) { r.Context = append(dot, dot...) },
 		"actor zero":                 func(r *wire.Record) { r.Context = append(make([]byte, 16), dot...) },
-		"two entries of an actor":    func(r *wire.Record) { r.Entries = append(r.Entries, r.Entries...); r.EntryCount = 2 },
+		"two entries of an actor": func(r *wire.Record) {
+			r.Entries = append(r.Entries, r.Entries...)
+			r.EntryCount = 2
+		},
 	} {
 		r := copyRecord(&good)
 		damage(&r)
@@ -448,7 +456,8 @@ func TestShortWayAgreesWithTheRule(t *testing.T) {
 			t.Fatalf("present %d %q, incoming %d %q, C %d: %v", present, here, incoming, news, stable, err)
 		}
 		deleted, emptied := s.Tombstones()
-		if got, _ := s.Get([]byte("spread.web")); (deleted == 1) != got.Deleted() || (emptied == 1) != (got.EntryCount() == 0) {
+		got, _ := s.Get([]byte("spread.web"))
+		if (deleted == 1) != got.Deleted() || (emptied == 1) != (got.EntryCount() == 0) {
 			t.Fatalf("present %d %q, incoming %d %q: totals are wrong", present, here, incoming, news)
 		}
 		if outcome.Changed != (s.Root() != old.root()) {

@@ -107,7 +107,8 @@ func (r Register) Deleted() bool {
 // because what superseded them is not held any more.
 func (r Register) Absent() bool { return r.entriesSize() == r.EntryCount()*wire.EntryHeaderSize }
 
-// Conflicted reports whether an operator has to decide: several entries under an operator key (SAFE-1, SAFE-2).
+// Conflicted reports whether an operator has to decide: several entries under an operator key (SAFE-1,
+// SAFE-2).
 func (r Register) Conflicted() bool {
 	return r.EntryCount() > 1 && r.Category() == state.Operator
 }

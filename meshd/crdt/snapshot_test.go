@@ -21,7 +21,8 @@ func sample(t testing.TB) *Store {
 	}
 	r := newModel("spread.key5").write("w", wire.Dot{Actor: 2, Sequence: 1}).record(s)
 	mustMerge(t, s, &r)
-	empty := wire.Record{Name: []byte("spread.gone"), Context: wire.AppendDot(nil, wire.Dot{Actor: 9, Sequence: 9})}
+	empty := wire.Record{Name: []byte("spread.gone"),
+		Context: wire.AppendDot(nil, wire.Dot{Actor: 9, Sequence: 9})}
 	empty.KeyHash = s.Hash(empty.Name)
 	mustMerge(t, s, &empty)
 	s.RaiseStable(wire.AppendDot(nil, wire.Dot{Actor: 7, Sequence: 3}))

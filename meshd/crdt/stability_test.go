@@ -46,6 +46,7 @@ type gcWorld struct {
 	random  *rand.Rand
 	rule    gcRule
 	losses  bool // restarts may lose own writes
+	calm    bool // nothing breaks off any more
 	cells   [gcCells]*gcCell
 	flight  []gcDelta
 	written map[gcDot]bool   // true = tombstone
@@ -76,7 +77,7 @@ func newWorld(t *testing.T, rule gcRule, losses bool) *gcWorld {
 
 func (w *gcWorld) reset(seed uint64) {
 	w.random = rand.New(rand.NewPCG(seed, 45))
-	w.flight = w.flight[:0]
+	w.flight, w.calm = w.flight[:0], false
 	w.written, w.over, w.freed = map[gcDot]bool{}, map[gcDot]uint64{}, map[gcDot]uint{}
 	for i, c := range w.cells {
 		c.store.reset(0)
@@ -211,7 +212,7 @@ func (w *gcWorld) session(i, j int, complete bool) {
 	}
 	if complete && w.rule != ruleNaive {
 		a.store.RaiseStable(vectors[1])
-		if w.random.IntN(4) > 0 { // the last AE_END may be lost: then one side raises nothing
+		if w.calm || w.random.IntN(4) > 0 { // the last AE_END may be lost: then one side raises nothing
 			b.store.RaiseStable(vectors[0])
 		}
 	}
@@ -340,6 +341,7 @@ func (w *gcWorld) known(key int, dot wire.Dot) bool {
 
 // end lets everybody meet everybody, and counts what went wrong.
 func (w *gcWorld) end() (resurrected, lost, leaked int) {
+	w.calm = true
 	expected := map[gcDot]bool{}
 	if w.losses {
 		w.flight = nil // a write that its author lost may be in here only, and come as news
@@ -378,7 +380,7 @@ func (w *gcWorld) end() (resurrected, lost, leaked int) {
 			r, found := c.store.Get(gcKey(dot.key))
 			held := found && has(r, dot.dot)
 			switch {
-			case held && !tombstone && !expected[dot], held && w.freed[dot] != 0 && !w.losses:
+			case held && !tombstone && !expected[dot], held && w.freed[dot] != 0 && w.rule == ruleF45 && !w.losses:
 				resurrected++
 			case !held && expected[dot] && !tombstone:
 				lost++
@@ -428,8 +430,8 @@ func TestF45_WeakerRulesFail(t *testing.T) {
 		{"the watermark of section 8.6", ruleNaive, false},
 		{"own sequence stated after a loss", ruleNoHeldVector, true},
 	} {
-		r, l, k := newWorld(t, c.rule, c.losses).run(1500, gcSteps)
-		t.Logf("%s: of 1500 histories %d resurrect, %d lose, %d leak", c.what, r, l, k)
+		r, l, k := newWorld(t, c.rule, c.losses).run(800, gcSteps)
+		t.Logf("%s: of 800 histories %d resurrect, %d lose, %d leak", c.what, r, l, k)
 		if r+l == 0 {
 			t.Errorf("%s: no history went wrong", c.what)
 		}

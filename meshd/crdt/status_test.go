@@ -54,8 +54,12 @@ func TestF47_StatusIsAMaxRegister(t *testing.T) {
 func TestF47_LocalWriteNeverLowersTheStatus(t *testing.T) {
 	s := New(Options{Self: 1})
 	name := []byte(state.StatusKey(5))
-	dead := state.AppendCellStatus(nil, state.CellStatus{Life: state.Dead, Incarnation: 3, Claimants: []wire.CellID{2}})
-	alive := state.AppendCellStatus(nil, state.CellStatus{Life: state.Alive, Incarnation: 3, Claimants: []wire.CellID{5}})
+	claim := func(life state.Life, by wire.CellID) []byte {
+		return state.AppendCellStatus(nil,
+			state.CellStatus{Life: life, Incarnation: 3, Claimants: []wire.CellID{by}})
+	}
+	dead := claim(state.Dead, 2)
+	alive := claim(state.Alive, 5)
 	s.Write(name, dead, wire.Dot{Actor: 1, Sequence: 1})
 	s.Write(name, alive, wire.Dot{Actor: 1, Sequence: 2})
 	r, _ := s.Get(name)
@@ -66,7 +70,7 @@ func TestF47_LocalWriteNeverLowersTheStatus(t *testing.T) {
 	if outcome := s.Write(name, nil, wire.Dot{Actor: 1, Sequence: 3}); !outcome.Rejected {
 		t.Fatal("a status was deleted")
 	}
-	accused := state.AppendCellStatus(nil, state.CellStatus{Life: state.Dead, Incarnation: 3, Claimants: []wire.CellID{1}})
+	accused := claim(state.Dead, 1)
 	s.Write(name, accused, wire.Dot{Actor: 1, Sequence: 4})
 	r, _ = s.Get(name)
 	value, _ = r.Live()

@@ -133,7 +133,8 @@ func TestArenaBlocksDoNotOverlap(t *testing.T) {
 func TestF50_HardLimit(t *testing.T) {
 	s := New(Options{Self: 1, KeysMax: 100})
 	for i := range 200 {
-		if outcome := s.Write(gcKeyN(i), []byte("v"), wire.Dot{Actor: 1, Sequence: uint64(i + 1)}); outcome.Rejected {
+		dot := wire.Dot{Actor: 1, Sequence: uint64(i + 1)}
+		if outcome := s.Write(gcKeyN(i), []byte("v"), dot); outcome.Rejected {
 			t.Fatalf("key %d of 200 refused", i)
 		}
 	}

@@ -6,7 +6,7 @@
 // well-connected cells reaches almost nobody, because every cell would repeat the same edges (F42).
 // Every frame is acknowledged. A ring edge that is not acknowledged is tried again after 250, 500 and
 // 1000 ms, rendered afresh from the store each time. With its second retry it is also extended to the
-// next successor, eight cells at most, so that cells dead but not yet known to be so neither cut the ring
+// next successor, twelve cells at most, so that cells dead but not yet known to be so neither cut the ring
 // nor hold it up.
 // Random edges are not tried again: coverage does not need it (with 5 % loss and 30 % dead cells of 1000
 // every run is complete), and it is what keeps a write below five datagrams per cell.

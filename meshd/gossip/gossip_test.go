@@ -92,8 +92,9 @@ func TestF42_Targets(t *testing.T) {
 }
 
 // TestF28_RetriesAndMovesOn follows one unanswered write: the ring edge tries four times with growing
-// pauses and goes from successor to successor, eight at most; random targets are tried once.
+// pauses and goes from successor to successor, twelve at most; random targets are tried once.
 func TestF28_RetriesAndMovesOn(t *testing.T) {
+	const last = 200 + 100*(SuccessorsMax-1) // where the ring edge must end
 	var ids []wire.CellID
 	for id := wire.CellID(200); id <= 3000; id += 100 {
 		ids = append(ids, id)
@@ -115,10 +116,10 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 		b.Tick(b.now)
 	}
 	for id, n := range attempts {
-		if id > 900 && n != attemptsRandom {
+		if id > last && n != attemptsRandom {
 			t.Errorf("%d attempts at the random target %v, want %d", n, id, attemptsRandom)
 		}
-		if id > 900 {
+		if id > last {
 			continue
 		}
 		if n != attemptsMax {
@@ -130,7 +131,7 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 			}
 		}
 	}
-	for id := wire.CellID(200); id <= 900; id += 100 {
+	for id := wire.CellID(200); id <= last; id += 100 {
 		if attempts[id] == 0 {
 			t.Errorf("the ring edge did not reach successor %v", id)
 		}
@@ -145,7 +146,7 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 
 // TestF42_RingEdgeStopsAtSelf: in a small cluster the ring edge does not go round twice.
 func TestF42_RingEdgeStopsAtSelf(t *testing.T) {
-	b := newBench(50, 200)
+	b := newBench(50, 200, 300, 400, 500)
 	b.put("spread.web", record("spread.web", "v", 1))
 	b.Spread(b.now, []byte("spread.web"), 0)
 	for b.Deadline() != clock.Never {
@@ -156,8 +157,10 @@ func TestF42_RingEdgeStopsAtSelf(t *testing.T) {
 	for _, s := range b.take() {
 		attempts[s.to]++
 	}
-	if attempts[200] != attemptsMax || attempts[50] != attemptsMax+attemptsRandom {
-		t.Errorf("attempts %v; want %d at the successor and %d at the other", attempts, attemptsMax, attemptsMax+1)
+	for id, n := range attempts {
+		if n < attemptsMax || n > attemptsMax+attemptsRandom || id == 200 && n != attemptsMax {
+			t.Errorf("%d attempts at %d, want %d and one more at random targets", n, id, attemptsMax)
+		}
 	}
 }
 
@@ -217,7 +220,8 @@ func TestFrames(t *testing.T) {
 	b.put("spread.web", two, record("spread.web", "c", 9))
 	b.Spread(b.now, []byte("spread.web"), 0)
 	out := b.take()
-	if len(out) != 2 || out[0].kind != wire.TypeAEState || out[1].kind != wire.TypeDelta || out[0].nonce == out[1].nonce {
+	if len(out) != 2 || out[0].kind != wire.TypeAEState || out[1].kind != wire.TypeDelta ||
+		out[0].nonce == out[1].nonce {
 		t.Fatalf("sent %+v", out)
 	}
 	var r wire.Record

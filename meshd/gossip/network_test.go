@@ -170,7 +170,8 @@ func (x *node) spread(key string, except wire.CellID) {
 	}
 	for _, to := range x.net.choose(x, hashOf([]byte(key)), except) {
 		x.net.frames++
-		x.net.transmit(delivery{from: x, to: to, kind: wire.TypeDelta, key: key, version: x.have[key], depth: x.depth + 1})
+		x.net.transmit(delivery{from: x, to: to, kind: wire.TypeDelta, key: key, version: x.have[key],
+			depth: x.depth + 1})
 	}
 }
 

@@ -19,7 +19,7 @@ type Limits struct {
 
 // DefaultLimits returns the limits of production.
 func DefaultLimits() Limits {
-	return Limits{Burst: 256, PerSecond: 200, SourceBurst: 20, SourcePerSecond: 5, SourcesMax: 2048}
+	return Limits{Burst: 256, PerSecond: 200, SourceBurst: 128, SourcePerSecond: 50, SourcesMax: 2048}
 }
 
 // bucket is a token bucket kept as one number: the instant at which it will be full again.

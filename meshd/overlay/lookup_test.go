@@ -41,13 +41,16 @@ type query struct {
 }
 
 // search runs one lookup from the first node; answers take 10 ms.
-func (d *dht) search(t *testing.T, target wire.CellID, lie func(query) []wire.Contact) (*Lookup, time.Duration) {
+func (d *dht) search(t *testing.T, target wire.CellID, lie func(query) []wire.Contact) (
+	*Lookup, time.Duration) {
 	t.Helper()
 	var queue []query
 	now, nonce := start, uint32(0)
 	l := NewLookup(LookupOptions{
-		Self:  d.ids[0],
-		Query: func(to wire.Contact, _ wire.CellID, n uint32) { queue = append(queue, query{to, n, now}) },
+		Self: d.ids[0],
+		Query: func(to wire.Contact, _ wire.CellID, n uint32) {
+			queue = append(queue, query{to, n, now})
+		},
 		Nonce: func() uint32 { nonce++; return nonce },
 	})
 	l.Start(now, target, d.tables[d.ids[0]].Closest(target, BucketSizeMax, nil))
@@ -146,7 +149,9 @@ func TestF40_HostileAnswers(t *testing.T) {
 func TestF40_OnlyOutstandingAnswersCount(t *testing.T) {
 	var queries []query
 	l := NewLookup(LookupOptions{Self: 1, Nonce: func() uint32 { return uint32(len(queries)) + 70 },
-		Query: func(to wire.Contact, _ wire.CellID, n uint32) { queries = append(queries, query{to: to, nonce: n}) }})
+		Query: func(to wire.Contact, _ wire.CellID, n uint32) {
+			queries = append(queries, query{to: to, nonce: n})
+		}})
 	if l.Receive(start, 16, 70, nil) || l.Deadline() != clock.Never {
 		t.Error("an idle lookup took an answer")
 	}

@@ -71,7 +71,7 @@ func TestF41_MembersAgainstModel(t *testing.T) {
 					for n := 1; n < 5; n++ {
 						want := slices.Index(withSelf, self) < n
 						if got := members.Precedes(from, n, skip); got != want {
-							t.Fatalf("self among the %d predecessors of %v: %v, want %v (%v)", n, from, got, want, withSelf)
+							t.Fatalf("self among the %d predecessors of %v: %v, want %v", n, from, got, want)
 						}
 					}
 				}
@@ -150,7 +150,8 @@ func TestMembersAreBounded(t *testing.T) {
 			t.Fatalf("member %d refused", id)
 		}
 	}
-	if members.Upsert(MembersMax+2) != nil || members.Upsert(0) != nil || members.Upsert(^wire.CellID(0)) != nil {
+	if members.Upsert(MembersMax+2) != nil || members.Upsert(0) != nil ||
+		members.Upsert(^wire.CellID(0)) != nil {
 		t.Error("a member beyond the bound or with a reserved id was taken")
 	}
 	if members.Upsert(5) == nil {

@@ -61,7 +61,7 @@ type Table struct {
 }
 
 type bucket struct {
-	entries []Entry // oldest Validated first is not kept; order is insertion order
+	entries []Entry // in the order of insertion
 	spares  []Entry // newest last
 	looked  clock.Instant
 }
@@ -83,7 +83,8 @@ func (t *Table) Bucket(i int) []Entry { return t.buckets[i].entries }
 // Insert puts in a contact that has just echoed a nonce (a validated PONG) or refreshes it. When the
 // verdict is Spare, oldest is the contact of the bucket seen least recently: pinging it makes room if
 // it fails (F38).
-func (t *Table) Insert(now clock.Instant, c wire.Contact, rtt time.Duration) (v Verdict, oldest wire.Contact) {
+func (t *Table) Insert(now clock.Instant, c wire.Contact, rtt time.Duration) (
+	v Verdict, oldest wire.Contact) {
 	if !t.usable(c) {
 		return Refused, wire.Contact{}
 	}

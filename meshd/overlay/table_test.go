@@ -101,7 +101,8 @@ func TestTableRefuses(t *testing.T) {
 	for _, c := range []wire.Contact{
 		contact(1, 1), contact(0, 1), contact(^wire.CellID(0), 1),
 		{ID: 5}, {ID: 5, Address: netip.MustParseAddrPort("10.0.0.1:0")},
-		{ID: 5, Address: netip.MustParseAddrPort("224.0.0.1:9")}, {ID: 5, Address: netip.MustParseAddrPort("[::]:9")},
+		{ID: 5, Address: netip.MustParseAddrPort("224.0.0.1:9")},
+		{ID: 5, Address: netip.MustParseAddrPort("[::]:9")},
 	} {
 		if v, _ := table.Insert(start, c, 0); v != Refused {
 			t.Errorf("%+v: verdict %v, want refused", c, v)

@@ -2,10 +2,10 @@ package reactor
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -99,49 +99,81 @@ func TestSendWithoutSkippedCompletions(t *testing.T) {
 
 const seccompChild = "REACTOR_TEST_SECCOMP"
 
-// F125: the way containers forbid io_uring, by a seccomp filter, in a process of its own.
-func TestF125_SeccompDeniesURing(t *testing.T) {
-	if os.Getenv(seccompChild) != "" {
-		seccompMain(t)
+// inChild runs the test of this name in a process of its own, where child is called first. A seccomp
+// filter cannot be taken off again.
+func inChild(t *testing.T, child func() error, test func(t *testing.T)) {
+	if os.Getenv(seccompChild) == t.Name() {
+		if err := child(); err != nil {
+			t.Skipf("seccomp: %v", err)
+		}
+		test(t)
 		return
 	}
-	child := exec.Command(os.Args[0], "-test.run=^TestF125_SeccompDeniesURing$", "-test.v")
-	child.Env = append(os.Environ(), seccompChild+"=1")
-	output, err := child.CombinedOutput()
+	command := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	command.Env = append(os.Environ(), seccompChild+"="+t.Name())
+	output, err := command.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	if strings.Contains(string(output), "SKIP") {
-		t.Skip("seccomp filters are not available")
-	}
-	if want := "driver=epoll (io_uring refused: operation not permitted)"; !strings.Contains(string(output), want) {
-		t.Errorf("want %q in\n%s", want, output)
+		t.Skipf("%s", output)
 	}
 }
 
-func seccompMain(t *testing.T) {
-	if err := denyURing(); err != nil {
-		t.Skip(err)
-	}
-	r := open(t, small(DriverAuto, loopback4))
-	fmt.Printf("driver=%s\n", r.Driver())
-	run(t, r, echo(r))
-	roundTrip(t, dial(t, r.LocalAddress()), "ping")
-	if _, err := Open(small(DriverURing, loopback4)); !errors.Is(err, unix.EPERM) {
-		t.Errorf("io_uring: %v", err)
-	}
+// F125: the way containers forbid io_uring, by a seccomp filter.
+func TestF125_SeccompDeniesURing(t *testing.T) {
+	inChild(t, denyURing, func(t *testing.T) {
+		r := open(t, small(DriverAuto, loopback4))
+		if want := "epoll (io_uring refused: operation not permitted)"; r.Driver() != want {
+			t.Errorf("driver %q, want %q", r.Driver(), want)
+		}
+		run(t, r, echo(r))
+		roundTrip(t, dial(t, r.LocalAddress()), "ping")
+		if _, err := Open(small(DriverURing, loopback4)); !errors.Is(err, unix.EPERM) {
+			t.Errorf("io_uring: %v", err)
+		}
+	})
 }
 
-// denyURing installs a filter on all threads that answers io_uring_setup with EPERM.
+// F34: a kernel without IPv6, as ipv6.disable=1 makes it, gets an IPv4 socket.
+func TestF34_KernelWithoutIPv6(t *testing.T) {
+	inChild(t, denyIPv6, func(t *testing.T) {
+		for _, driver := range []string{DriverURing, DriverEpoll} {
+			r := open(t, small(driver, netip.AddrPort{}))
+			if r.LocalAddress().Addr() != netip.IPv4Unspecified() {
+				t.Errorf("bound to %v", r.LocalAddress())
+			}
+			run(t, r, echo(r))
+			port := r.LocalAddress().Port()
+			roundTrip(t, dial(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.5"), port)), "ping")
+		}
+	})
+}
+
 func denyURing() error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	filter := []unix.SockFilter{
+	return install([]unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_IO_URING_SETUP, Jt: 0, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	})
+}
+
+func denyIPv6() error {
+	return install([]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_SOCKET, Jt: 0, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 16}, // the first argument
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_INET6, Jt: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	})
+}
+
+// install puts a filter on all threads of the process.
+func install(filter []unix.SockFilter) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
@@ -152,25 +184,13 @@ func denyURing() error {
 	return nil
 }
 
-// F34: where the kernel has no IPv6 the wildcard means IPv4. The error is made up.
-func TestF34_WithoutIPv6(t *testing.T) {
-	bind := netip.MustParseAddrPort("[::]:0")
-	for _, errno := range []unix.Errno{unix.EAFNOSUPPORT, unix.EADDRNOTAVAIL} {
-		if !withoutIPv6(&socketError{"socket", bind, errno}) {
-			t.Errorf("%v is not taken for a kernel without IPv6", errno)
-		}
-	}
-	if withoutIPv6(&socketError{"bind", bind, unix.EADDRINUSE}) {
-		t.Error("a taken port is taken for a kernel without IPv6")
-	}
-}
-
 // F30: datagrams carry DF, whatever the path's MTU is believed to be.
 func TestF30_DontFragmentIsSet(t *testing.T) {
 	for _, bind := range []string{"[::]:0", "127.0.0.1:0"} {
 		r := open(t, small(DriverEpoll, netip.MustParseAddrPort(bind)))
 		fd := coreOf(r).socket.fd
-		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER); err != nil || v != unix.IP_PMTUDISC_PROBE {
+		v, err := unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER)
+		if err != nil || v != unix.IP_PMTUDISC_PROBE {
 			t.Errorf("%s: IP_MTU_DISCOVER %d, %v", bind, v, err)
 		}
 		if coreOf(r).family != unix.AF_INET6 {
@@ -180,4 +200,86 @@ func TestF30_DontFragmentIsSet(t *testing.T) {
 			t.Errorf("%s: IPV6_DONTFRAG %d, %v", bind, v, err)
 		}
 	}
+}
+
+// F30: on a link that cannot carry 1200 bytes the sender hears of it, with the address, instead of
+// losing datagrams in silence; small ones still go.
+func TestF30_NarrowPathIsReported(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a network namespace")
+	}
+	onBothDrivers(t, func(t *testing.T, driver string) {
+		for _, bind := range []string{"127.0.0.1:0", "[::]:0"} {
+			var r Reactor
+			inNarrowNamespace(t, func() { r = open(t, small(driver, netip.MustParseAddrPort(bind))) })
+			if r == nil {
+				t.Skip("no reactor in the namespace")
+			}
+			to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.LocalAddress().Port())
+			failed := make(chan unix.Errno, 1)
+			got := make(chan int, 1)
+			run(t, r, &script{
+				wake: func() {
+					r.Send(to, make([]byte, 1200))
+					r.Send(to, make([]byte, 1000))
+				},
+				failed: func(path netip.AddrPort, reason unix.Errno) {
+					if path == to {
+						failed <- reason
+					}
+				},
+				datagram: func(_ netip.AddrPort, _ netip.Addr, d []byte) { got <- len(d) },
+			})
+			r.Wake()
+			if reason := <-failed; reason != unix.EMSGSIZE {
+				t.Errorf("%s: %v", bind, reason)
+			}
+			if size := <-got; size != 1000 {
+				t.Errorf("%s: %d bytes arrived", bind, size)
+			}
+			if c := r.Counters(); c.SendTooLong != 1 {
+				t.Errorf("%s: %+v", bind, c)
+			}
+		}
+	})
+}
+
+// inNarrowNamespace calls f in a network namespace whose only link has an MTU of 1100. The thread is
+// not used for anything else afterwards.
+func inNarrowNamespace(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		defer close(done) // f may skip the test, which ends this goroutine
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = narrowLoopback()
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Skipf("network namespace: %v", err)
+	}
+}
+
+func narrowLoopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
+		return err
+	}
+	request.SetUint32(1100)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFMTU, request)
 }

@@ -183,6 +183,72 @@ func TestF126_BurstOf5000LosesNothing(t *testing.T) {
 	})
 }
 
+// F126: the kernel gets more receive buffers when it has used up those it has. The ring runs in the
+// mode in which the kernel goes on delivering while the handler works.
+func TestF126_ReceiveBuffersGrow(t *testing.T) {
+	options := small(DriverURing, loopback4)
+	refusals := len(ringModes) - 1
+	options.setup = func(entries uint32, p *ringParameters) (int, error) {
+		if refusals > 0 {
+			refusals--
+			return -1, unix.EINVAL
+		}
+		return ringSetup(entries, p)
+	}
+	r := open(t, options)
+	if given := r.(*uring).buffers.given; given != buffersFirst {
+		t.Errorf("%d buffers at first", given)
+	}
+	const burst = 200
+	release, started := make(chan struct{}), make(chan struct{})
+	var got count
+	stop := run(t, r, &script{datagram: func(netip.AddrPort, netip.Addr, []byte) {
+		if got.Add(1) == 1 {
+			close(started)
+			<-release
+		}
+	}})
+	c := dial(t, r.LocalAddress())
+	c.Write([]byte("first"))
+	<-started
+	for range burst - 1 {
+		c.Write([]byte("more"))
+	}
+	time.Sleep(20 * time.Millisecond)
+	close(release)
+	eventually(t, "the burst has arrived", func() bool { return got.Load() == burst })
+	stop()
+	if u := r.(*uring); u.buffers.given <= buffersFirst || u.counters.bufferStalls.Load() == 0 {
+		t.Errorf("%d buffers after %d stalls", u.buffers.given, u.counters.bufferStalls.Load())
+	}
+}
+
+// An unwatched descriptor is really let go: the other end of a pipe notices when it is closed.
+func TestUnwatchReleasesTheDescriptor(t *testing.T) {
+	onBothDrivers(t, func(t *testing.T, driver string) {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(pipe[1])
+		r := open(t, small(driver, loopback4))
+		if err := r.WatchEventfd(pipe[0], func() {}); err != nil {
+			t.Fatal(err)
+		}
+		var unwatched count
+		run(t, r, &script{wake: func() { r.Unwatch(pipe[0]); unwatched.Add(1) }})
+		eventually(t, "asleep", func() bool { return r.Counters().Sleeps > 0 })
+		r.Wake()
+		eventually(t, "unwatched", func() bool { return unwatched.Load() > 0 })
+		unix.Close(pipe[0])
+		eventually(t, "the pipe is broken", func() bool {
+			poll := []unix.PollFd{{Fd: int32(pipe[1]), Events: unix.POLLOUT}}
+			unix.Poll(poll, 0)
+			return poll[0].Revents&unix.POLLERR != 0
+		})
+	})
+}
+
 // F29: what the kernel dropped shows up.
 func TestF29_KernelDropsAreCounted(t *testing.T) {
 	onBothDrivers(t, func(t *testing.T, driver string) {
@@ -329,10 +395,13 @@ func TestF130_DeadlineIsMet(t *testing.T) {
 				mutex.Lock()
 				defer mutex.Unlock()
 				fired <- r.Now().Sub(deadline)
-				deadline = clock.Never
+				deadline = r.Now().Add(time.Hour)
 			},
 		})
 		for _, wait := range []time.Duration{50 * time.Millisecond, time.Millisecond, 20 * time.Millisecond, 0} {
+			before := r.Counters().Sleeps
+			r.Wake()
+			eventually(t, "asleep with a timer for the next hour", func() bool { return r.Counters().Sleeps > before })
 			mutex.Lock()
 			deadline = r.Now().Add(wait)
 			mutex.Unlock()
@@ -448,6 +517,9 @@ func TestCloseFreesThePortAtOnce(t *testing.T) {
 			roundTrip(t, dial(t, r.LocalAddress()), "ping")
 			bind = r.LocalAddress()
 			stop()
+			if u, ok := r.(*uring); ok && (u.receiving || u.waking || u.timing) {
+				t.Error("F127: requests are in the kernel's hands after Run")
+			}
 			r.Wake() // harmless
 			r.Close()
 		}

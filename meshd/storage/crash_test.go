@@ -312,7 +312,8 @@ func TestF1_GivenUpIdentityStaysGivenUp(t *testing.T) {
 				}
 				d.Close()
 				if second.Self == first.Self {
-					t.Fatalf("%s, call %d: cell %v came back with incarnation %d", name, target, second.Self, second.Incarnation)
+					t.Fatalf("%s, call %d: cell %v came back with incarnation %d",
+						name, target, second.Self, second.Incarnation)
 				}
 			}
 			if !reached {

@@ -136,7 +136,8 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 			t.Errorf("%s: %v", entry.Name(), info.Mode())
 		}
 	}
-	want := []string{nameBallast, nameIdentity, nameCluster, nameIncarnation, nameLock, namePeers, nameSnapshot, nameLog}
+	want := []string{nameBallast, nameIdentity, nameCluster, nameIncarnation,
+		nameLock, namePeers, nameSnapshot, nameLog}
 	if !slices.Equal(names, want) {
 		t.Errorf("files %v, want %v", names, want)
 	}
@@ -234,7 +235,8 @@ func TestF1_DamagedIncarnationMeansANewID(t *testing.T) {
 		break_(f)
 		_, second := f.open(t)
 		if second.Self == first.Self || len(second.Notes) == 0 {
-			t.Errorf("%s: cell %v goes on with incarnation %d, notes %q", name, second.Self, second.Incarnation, second.Notes)
+			t.Errorf("%s: cell %v goes on with incarnation %d, notes %q",
+				name, second.Self, second.Incarnation, second.Notes)
 		}
 	}
 }
@@ -344,7 +346,8 @@ func TestF157_TornTailIsCutOff(t *testing.T) {
 		d.AppendWrite(2, []byte("two"))
 		f.results.wait(t, 2)
 		d.Close()
-		if _, loaded := f.open(t); string(bytes.Join(loaded.Writes, []byte(","))) != "one,two" || len(loaded.Notes) != 0 {
+		_, loaded = f.open(t)
+		if string(bytes.Join(loaded.Writes, []byte(","))) != "one,two" || len(loaded.Notes) != 0 {
 			t.Errorf("%q, %q", loaded.Writes, loaded.Notes)
 		}
 	}

@@ -75,7 +75,8 @@ func openEnvelope(data []byte, name string, kind byte) (payload, rest []byte, er
 	}
 	length := int64(binary.BigEndian.Uint32(data[8:]))
 	if length > int64(len(data)-envelopeSize) {
-		return nil, nil, fmt.Errorf("storage: %s: %w: %d bytes of %d", name, ErrDamaged, len(data)-envelopeSize, length)
+		return nil, nil, fmt.Errorf("storage: %s: %w: %d bytes of %d",
+			name, ErrDamaged, len(data)-envelopeSize, length)
 	}
 	payload, rest = data[envelopeSize:envelopeSize+length], data[envelopeSize+length:]
 	sum := crc32.Update(crc32.Checksum(data[:12], castagnoli), castagnoli, payload)

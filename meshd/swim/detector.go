@@ -89,9 +89,13 @@ func New(options Options) *Detector {
 		helpers: make([]*overlay.Member, 0, indirectProbeCount),
 	}
 	d.outstanding.ring = make([]question, outstandingMax)
-	d.skipRing = func(m *overlay.Member) bool { return !m.InService() || d.underProbe(m.ID) }
+	d.skipRing = func(m *overlay.Member) bool {
+		return !m.InService() || !overlay.UsableAddress(m.Address) || d.underProbe(m.ID)
+	}
 	d.skipHelp = d.skipHelper
-	d.skipLive = func(m *overlay.Member) bool { return m.Life != state.Dead }
+	d.skipLive = func(m *overlay.Member) bool {
+		return m.Life != state.Dead || !overlay.UsableAddress(m.Address)
+	}
 	d.skipDoubt = func(m *overlay.Member) bool {
 		return !m.InService() || m.Life == state.Suspect || d.Suspected(m.ID)
 	}

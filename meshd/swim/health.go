@@ -21,7 +21,8 @@ func (h *health) improve() { h.score = max(h.score-1, 0) }
 // this process has not run for pauseMin although it had something to do, whatever it was waiting for
 // proves nothing.
 func (d *Detector) enter(now clock.Instant) {
-	if d.schedule.next != 0 && now.Sub(d.lastEntry) > pauseMin && now.Sub(d.Deadline()) > pauseMin-probeInterval {
+	if d.schedule.next != 0 && now.Sub(d.lastEntry) > pauseMin &&
+		now.Sub(d.Deadline()) > pauseMin-probeInterval {
 		d.dropSuspicions(now)
 		d.health.worsen()
 	}

@@ -123,8 +123,13 @@ func (d *Detector) step(now clock.Instant, p *peer) {
 	}
 }
 
-// beginRounds opens the full rounds, or waits for a turn.
+// beginRounds opens the full rounds, or waits for a turn. A member without an address is left to those
+// who have one: failing to reach it would prove nothing.
 func (d *Detector) beginRounds(now clock.Instant, p *peer, m *overlay.Member) {
+	if !overlay.UsableAddress(m.Address) {
+		d.clear(p)
+		return
+	}
 	if p.first == 0 {
 		p.first = now
 	}
@@ -145,7 +150,8 @@ func (d *Detector) round(now clock.Instant, p *peer, m *overlay.Member) {
 		d.helpers = d.members.Random(d.options.Random, indirectProbeCount, d.helpers[:0], d.skipHelp)
 		for _, helper := range d.helpers {
 			nonce := d.options.Nonce()
-			d.outstanding.add(question{cell: helper.ID, about: m.ID, nonce: nonce, sent: now, kind: kindRequest})
+			d.outstanding.add(
+				question{cell: helper.ID, about: m.ID, nonce: nonce, sent: now, kind: kindRequest})
 			d.options.Send(helper.ID, wire.TypePingReq, nonce, wire.AppendPingReq(d.payload[:0], target))
 			p.asked++
 		}

@@ -58,8 +58,10 @@ func newBench(ids ...wire.CellID) *bench {
 			b.claims = append(b.claims, statusOf{at: now, by: selfID, target: target, status: s})
 		},
 		TellStatus: func(_ clock.Instant, to, _ wire.CellID) { b.told = append(b.told, to) },
-		Observed:   func(_ clock.Instant, _ wire.CellID, a netip.AddrPort) { b.observed = append(b.observed, a) },
-		Validated:  func(clock.Instant, *overlay.Member) { b.validated++ },
+		Observed: func(_ clock.Instant, _ wire.CellID, a netip.AddrPort) {
+			b.observed = append(b.observed, a)
+		},
+		Validated: func(clock.Instant, *overlay.Member) { b.validated++ },
 	})
 	b.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: 5})
 	b.Tick(b.now)
@@ -179,7 +181,8 @@ func TestF37_HelperUsesItsOwnAddress(t *testing.T) {
 	unknown := wire.AppendPingReq(nil, wire.Contact{ID: peerC, Address: addressOf(peerC)})
 	b.receive(peerA, wire.TypePingReq, 10, unknown)
 	b.receive(peerC, wire.TypePingReq, 11, wire.AppendPingReq(nil, forged))
-	b.receive(peerA, wire.TypePingReq, 12, wire.AppendPingReq(nil, wire.Contact{ID: peerA, Address: addressOf(peerA)}))
+	itself := wire.AppendPingReq(nil, wire.Contact{ID: peerA, Address: addressOf(peerA)})
+	b.receive(peerA, wire.TypePingReq, 12, itself)
 	if sent := b.take(); len(sent) != 0 {
 		t.Errorf("requests that must be ignored led to %+v", sent)
 	}
@@ -231,7 +234,8 @@ func TestF37_RefusalIsNoEvidence(t *testing.T) {
 // register, at most twice a second, and never with an ALIVE.
 func TestF64_NobodySpeaksForAnother(t *testing.T) {
 	b := newBench(peerA, peerB)
-	b.StatusChanged(b.now, peerA, state.CellStatus{Life: state.Dead, Incarnation: 3, Claimants: []wire.CellID{peerB}})
+	verdict := state.CellStatus{Life: state.Dead, Incarnation: 3, Claimants: []wire.CellID{peerB}}
+	b.StatusChanged(b.now, peerA, verdict)
 	for range 1000 {
 		b.receive(peerA, wire.TypePing, 1, wire.AppendPing(nil, netip.AddrPort{}))
 		b.Heard(b.now, peerA)
@@ -248,22 +252,26 @@ func TestF64_NobodySpeaksForAnother(t *testing.T) {
 // TestF63_Refutation: every accusation of self is answered with a higher incarnation, a stale register
 // with the present one, GONE with nothing.
 func TestF63_Refutation(t *testing.T) {
+	status := func(life state.Life, incarnation uint32) state.CellStatus {
+		return state.CellStatus{Life: life, Incarnation: incarnation}
+	}
+	none := state.CellStatus{}
 	for _, c := range []struct {
 		name   string
 		self   state.Life
 		heard  state.CellStatus
-		answer state.CellStatus // Life 0 = none
+		answer state.CellStatus
 	}{
-		{"suspect", state.Alive, state.CellStatus{Life: state.Suspect, Incarnation: 5}, state.CellStatus{Life: state.Alive, Incarnation: 6}},
-		{"dead", state.Alive, state.CellStatus{Life: state.Dead, Incarnation: 9}, state.CellStatus{Life: state.Alive, Incarnation: 10}},
-		{"leaver accused", state.Leaving, state.CellStatus{Life: state.Suspect, Incarnation: 5}, state.CellStatus{Life: state.Leaving, Incarnation: 6}},
-		{"stale", state.Alive, state.CellStatus{Life: state.Dead, Incarnation: 2}, state.CellStatus{Life: state.Alive, Incarnation: 5}},
-		{"own words", state.Alive, state.CellStatus{Life: state.Alive, Incarnation: 5}, state.CellStatus{}},
-		{"earlier run got further", state.Alive, state.CellStatus{Life: state.Alive, Incarnation: 8}, state.CellStatus{}},
-		{"earlier run left", state.Alive, state.CellStatus{Life: state.Leaving, Incarnation: 8}, state.CellStatus{Life: state.Alive, Incarnation: 9}},
-		{"leaving is new", state.Leaving, state.CellStatus{Life: state.Alive, Incarnation: 8}, state.CellStatus{Life: state.Leaving, Incarnation: 8}},
-		{"gone", state.Alive, state.CellStatus{Life: state.Gone, Incarnation: 5}, state.CellStatus{}},
-		{"last incarnation", state.Alive, state.CellStatus{Life: state.Dead, Incarnation: math.MaxUint32}, state.CellStatus{}},
+		{"suspect", state.Alive, status(state.Suspect, 5), status(state.Alive, 6)},
+		{"dead", state.Alive, status(state.Dead, 9), status(state.Alive, 10)},
+		{"leaver accused", state.Leaving, status(state.Suspect, 5), status(state.Leaving, 6)},
+		{"stale", state.Alive, status(state.Dead, 2), status(state.Alive, 5)},
+		{"own words", state.Alive, status(state.Alive, 5), none},
+		{"earlier run got further", state.Alive, status(state.Alive, 8), none},
+		{"earlier run left", state.Alive, status(state.Leaving, 8), status(state.Alive, 9)},
+		{"leaving is new", state.Leaving, status(state.Alive, 8), status(state.Leaving, 8)},
+		{"gone", state.Alive, status(state.Gone, 5), none},
+		{"last incarnation", state.Alive, status(state.Dead, math.MaxUint32), none},
 	} {
 		b := newBench(peerA)
 		b.SetSelf(state.CellStatus{Life: c.self, Incarnation: 5})
@@ -319,24 +327,27 @@ func TestF62_OnlookerLooksInTheEnd(t *testing.T) {
 		ids = append(ids, id)
 	}
 	b := newBench(ids...)
-	b.StatusChanged(b.now, 1500, state.CellStatus{Life: state.Suspect, Incarnation: 1, Claimants: []wire.CellID{300}})
+	accusation := state.CellStatus{Life: state.Suspect, Incarnation: 1, Claimants: []wire.CellID{300}}
+	b.StatusChanged(b.now, 1500, accusation)
 	p := b.peers[1500]
 	if p.phase != phaseOnlooker {
 		t.Fatalf("phase %d after an accusation far away", p.phase)
 	}
-	if wait := p.next.Sub(b.now); wait < suspicionTimeout || wait > suspicionTimeout+onlookerDelayMax+probeTimeoutMin {
+	const grace = onlookerDelayMax + probeTimeoutMin
+	if wait := p.next.Sub(b.now); wait < suspicionTimeout || wait > suspicionTimeout+grace {
 		t.Errorf("looks after %v", wait)
 	}
-	b.StatusChanged(b.now, 1500, state.CellStatus{Life: state.Suspect, Incarnation: 1,
-		Claimants: []wire.CellID{300, 400, 500}})
-	if wait := p.next.Sub(b.now); wait < suspicionFloor || wait > suspicionFloor+onlookerDelayMax+probeTimeoutMin {
+	accusation.Claimants = []wire.CellID{300, 400, 500}
+	b.StatusChanged(b.now, 1500, accusation)
+	if wait := p.next.Sub(b.now); wait < suspicionFloor || wait > suspicionFloor+grace {
 		t.Errorf("looks after %v with three accusers", wait)
 	}
 	b.take()
 	b.schedule.next = p.next.Add(time.Second) // no scheduled probe comes in between
 	b.now, b.lastEntry = p.next, p.next
 	b.Tick(b.now)
-	if sent := b.take(); len(sent) != 1+indirectProbeCount || sent[0].kind != wire.TypePing || sent[0].to != 1500 {
+	sent := b.take()
+	if len(sent) != 1+indirectProbeCount || sent[0].kind != wire.TypePing || sent[0].to != 1500 {
 		t.Errorf("sent %+v, want a full round", sent)
 	}
 	if len(b.claims) != 0 {
@@ -358,6 +369,29 @@ func TestF65_QuietAfterAPause(t *testing.T) {
 	}
 	if !b.mayBury(b.now, p) {
 		t.Error("DEAD still forbidden after two probes")
+	}
+}
+
+// TestNoAddressNoVerdict: a member that this cell has no address for is neither probed nor accused.
+func TestNoAddressNoVerdict(t *testing.T) {
+	b := newBench(peerA, peerB)
+	b.members.Get(peerA).Address = netip.AddrPort{}
+	accusation := state.CellStatus{Life: state.Suspect, Incarnation: 1, Claimants: []wire.CellID{peerB}}
+	b.StatusChanged(b.now, peerA, accusation)
+	b.ProbeNow(b.now, peerA)
+	for range 20 {
+		b.now = b.Deadline()
+		b.Tick(b.now)
+		for _, m := range b.take() {
+			if m.to == peerA {
+				t.Fatalf("sent %v to a member without an address", m.kind)
+			}
+		}
+	}
+	for _, c := range b.claims {
+		if c.target == peerA {
+			t.Errorf("claimed %v", c)
+		}
 	}
 }
 
@@ -393,8 +427,9 @@ func TestTimingKeepsThePromise(t *testing.T) {
 	if worst := slotInterval + probeTimeoutMin + suspicionFloor; worst > 4500*time.Millisecond {
 		t.Errorf("with confirmations %v, promised 4.5 s", worst)
 	}
-	if accused := (1 + accusationRounds) * probeTimeoutMin; accused+probeTimeoutMin > probeTimeoutMin+suspicionFloor {
-		t.Errorf("further accusers need until %v, the floor ends earlier", accused+probeTimeoutMin)
+	others := (1+accusationRounds)*probeTimeoutMin + probeTimeoutMin
+	if others > probeTimeoutMin+suspicionFloor {
+		t.Errorf("further accusers need until %v, the floor ends earlier", others)
 	}
 	if nonceLifetime < stretchedTimeoutMax || indirectProbeCount != 3 || suspicionAccusers >= predecessorsMax {
 		t.Error("constants contradict each other")
@@ -424,7 +459,8 @@ func FuzzReceive(f *testing.F) {
 				b.receive(who, wire.Type(kind), nonce, payload)
 			case kind < 32:
 				life := state.Life(kind%5) + 1
-				b.StatusChanged(b.now, who, state.CellStatus{Life: life, Incarnation: uint32(size), Claimants: ids[:wait%4]})
+				status := state.CellStatus{Life: life, Incarnation: uint32(size), Claimants: ids[:wait%4]}
+				b.StatusChanged(b.now, who, status)
 			case kind < 40:
 				b.Heard(b.now, who)
 			case kind < 44:

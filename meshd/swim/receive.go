@@ -13,7 +13,8 @@ var unknownAddress netip.AddrPort
 
 // Receive takes a verified PING, PONG, PING_REQ or PING_REQ_ACK that came from an address. Malformed
 // and unexpected ones are dropped without a trace.
-func (d *Detector) Receive(now clock.Instant, from wire.CellID, address netip.AddrPort, h wire.Header, payload []byte) {
+func (d *Detector) Receive(now clock.Instant, from wire.CellID, address netip.AddrPort,
+	h wire.Header, payload []byte) {
 	d.enter(now)
 	m := d.members.Get(from)
 	if m != nil {
@@ -85,7 +86,7 @@ func (d *Detector) receivePong(now clock.Instant, m *overlay.Member, address net
 	}
 	d.reached(now, m)
 	if q.kind == kindRelay {
-		d.relaySucceeded(now, m.ID, nonce, observed)
+		d.relaySucceeded(m.ID, nonce, observed)
 	}
 	if d.options.Validated != nil {
 		d.options.Validated(now, m)

@@ -8,8 +8,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// relay is a probe made for another cell. It stays until nonceLifetime after its negative answer was
-// due, so that a late PONG still helps.
+// relay is a probe made for another cell. It stays for probeTimeoutMax after its negative answer went
+// out, so that a late PONG still helps.
 type relay struct {
 	requester wire.CellID
 	target    wire.CellID
@@ -33,7 +33,8 @@ func (d *Detector) receiveRequest(now clock.Instant, from wire.CellID, request u
 	nonce := d.ping(now, m, kindRelay)
 	// The refusal must arrive before the requester's own timeout: four fifths of it.
 	due := now.Add(d.timeout(m) * 4 / 5)
-	d.relays = append(d.relays, relay{requester: from, target: target, request: request, nonce: nonce, due: due})
+	d.relays = append(d.relays,
+		relay{requester: from, target: target, request: request, nonce: nonce, due: due})
 }
 
 // reachable reports whether a datagram of this cell has a chance to arrive: an address is known, and
@@ -48,7 +49,7 @@ func reachable(now clock.Instant, m *overlay.Member) bool {
 	return m.Validated != 0 && now.Sub(m.Validated) < pinholeLifetime
 }
 
-func (d *Detector) relaySucceeded(_ clock.Instant, target wire.CellID, nonce uint32, observed netip.AddrPort) {
+func (d *Detector) relaySucceeded(target wire.CellID, nonce uint32, observed netip.AddrPort) {
 	for i := range d.relays {
 		if r := d.relays[i]; r.target == target && r.nonce == nonce {
 			d.answerRelay(r, true, observed)

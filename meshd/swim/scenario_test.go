@@ -69,7 +69,8 @@ func TestF62_DesignatedProber(t *testing.T) {
 	w.run(5 * time.Minute)
 	for _, c := range w.cells {
 		if w.now.Sub(last[c]) > slotInterval || others[c] < 90 {
-			t.Errorf("cell %v: last PING of its prober %v ago, %d of others in 300 s", c.id, w.now.Sub(last[c]), others[c])
+			t.Errorf("cell %v: last PING of its prober %v ago, %d of others in 300 s",
+				c.id, w.now.Sub(last[c]), others[c])
 		}
 	}
 }
@@ -357,7 +358,7 @@ func TestF70_SatelliteLink(t *testing.T) {
 	before := w.datagrams
 	w.run(9 * time.Minute)
 	if perCell := float64(w.datagrams-before) / 540 / 5; perCell > 2.02 {
-		t.Errorf("%.2f datagrams per second and cell once the round trip is known, want 2: no second guesses", perCell)
+		t.Errorf("%.2f datagrams per second and cell once the round trip is known, want 2", perCell)
 	}
 	if len(w.writes) > 0 {
 		t.Errorf("status writes over a slow link: %v", w.writes)

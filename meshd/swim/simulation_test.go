@@ -241,8 +241,8 @@ func (c *simulated) spreadStatus(target wire.CellID) {
 				delay += 250 * time.Millisecond
 			}
 		}
-		w.events.push(w.now.Add(delay), event{header: wire.Header{Type: wire.TypeDelta}, from: c, to: other, target: target,
-			value: c.status[target]})
+		w.events.push(w.now.Add(delay), event{header: wire.Header{Type: wire.TypeDelta}, from: c, to: other,
+			target: target, value: c.status[target]})
 	}
 }
 
@@ -343,5 +343,6 @@ func (w *world) count(life state.Life) (n int) {
 }
 
 func (s statusOf) String() string {
-	return fmt.Sprintf("%v: %v says %v is %v(%d)", time.Duration(s.at), s.by, s.target, s.status.Life, s.status.Incarnation)
+	return fmt.Sprintf("%v: %v says %v is %v(%d)",
+		time.Duration(s.at), s.by, s.target, s.status.Life, s.status.Incarnation)
 }

@@ -66,7 +66,8 @@ func (process *Process) account(name string) (User, error) {
 			return u.Name == name || fmt.Sprint(u.UID) == name
 		})
 		if i < 0 {
-			return User{}, fmt.Errorf("the host's policy does not let %s run as user %s", process.Path, syntax.Quote(name))
+			return User{}, fmt.Errorf("the host's policy does not let %s run as user %s",
+				process.Path, syntax.Quote(name))
 		}
 		account = process.Users[i]
 	}
@@ -109,7 +110,8 @@ func (p *Policy) checkPorts(process *Process, spec *workload.Spec) error {
 		if number < p.PortMin {
 			return fmt.Errorf("port %d is below port_min %d of the host's policy", number, p.PortMin)
 		}
-		if !slices.ContainsFunc(process.Ports, func(r Range) bool { return r.First <= number && number <= r.Last }) {
+		listed := func(r Range) bool { return r.First <= number && number <= r.Last }
+		if !slices.ContainsFunc(process.Ports, listed) {
 			return fmt.Errorf("the host's policy does not let %s publish port %d", process.Path, number)
 		}
 	}

@@ -57,7 +57,8 @@ func (p *parser) statement(s *syntax.Statement) {
 	case "cpu":
 		p.policy.CPUMillicores = uint32(p.number(s, "millicores as in 1500m", 1, 1<<30, units{"m": 1}))
 	case "memory":
-		p.policy.MemoryMiB = uint32(p.number(s, "an amount as in 512mb or 2gb", 1, 1<<31, units{"mb": 1, "gb": 1024}))
+		amount := p.number(s, "an amount as in 512mb or 2gb", 1, 1<<31, units{"mb": 1, "gb": 1024})
+		p.policy.MemoryMiB = uint32(amount)
 	case "log_rate":
 		rate := p.number(s, "bytes per second as in 256kb", 0, 1<<30, units{"": 1, "kb": 1 << 10, "mb": 1 << 20})
 		p.policy.LogRate = int(rate)

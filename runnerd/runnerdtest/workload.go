@@ -49,7 +49,9 @@ func workloadMain(words []string) int {
 		fmt.Println("stubborn")
 		time.Sleep(time.Hour)
 	case "tree": // children and grandchildren, one of them in another session
-		for _, script := range []string{"sleep 3210", "setsid sleep 3210 & sleep 3210", "(setsid sleep 3210 &) ; sleep 3210"} {
+		for _, script := range []string{
+			"sleep 3210", "setsid sleep 3210 & sleep 3210", "(setsid sleep 3210 &) ; sleep 3210",
+		} {
 			_ = exec.Command("/bin/sh", "-c", script).Start()
 		}
 		signal.Ignore(syscall.SIGTERM)

@@ -75,7 +75,8 @@ func (l *boundedLog) write(now time.Time, data []byte) (over bool) {
 		l.tokens -= float64(len(data))
 	}
 	if l.unmarked > 0 {
-		mark := fmt.Sprintf("\n[runnerd: %d bytes of output dropped, over %d bytes per second]\n", l.unmarked, int(l.rate))
+		mark := fmt.Sprintf("\n[runnerd: %d bytes of output dropped, over %d bytes per second]\n",
+			l.unmarked, int(l.rate))
 		l.unmarked = 0
 		l.append([]byte(mark))
 	}

@@ -68,7 +68,8 @@ func (u Users) checkFile(path string, stat *unix.Stat_t) error {
 		return fmt.Errorf("%s belongs to uid %d, expected %s", path, stat.Uid, u)
 	}
 	if stat.Mode&0o022 != 0 {
-		return fmt.Errorf("%s is writable by group or others (mode %04o), expected chmod go-w", path, stat.Mode&0o7777)
+		return fmt.Errorf("%s is writable by group or others (mode %04o), expected chmod go-w",
+			path, stat.Mode&0o7777)
 	}
 	return nil
 }

@@ -1,0 +1,336 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"colloid.net/e2e/cluster"
+)
+
+// key is the workload of these tests, port where it listens.
+const (
+	key      = "spread.hello"
+	portWish = 18080
+	patience = 60 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	cluster.RunKeeper()
+	code := m.Run()
+	if directory, err := programs(); err == nil && built {
+		os.RemoveAll(directory)
+	}
+	os.Exit(code)
+}
+
+var built bool
+
+// programs builds everything once.
+var programs = sync.OnceValues(func() (string, error) {
+	directory, err := os.MkdirTemp("", "colloid-e2e-build-")
+	if err != nil {
+		return "", err
+	}
+	built = true
+	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello")...)
+})
+
+// fixture is a cluster with the workload hello.
+type fixture struct {
+	*cluster.Cluster
+	t    *testing.T
+	port int
+}
+
+func start(t *testing.T, cells int) *fixture {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts real cells: not with -short")
+	}
+	directory, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.Start(t.Context(), cluster.Options{Name: "colloid-e2e", Cells: cells, Binaries: directory,
+		Programs: []string{"hello"}, Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{Cluster: c, t: t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, cell := range c.Cells {
+				t.Logf("log of %s:\n%s", cell.Name, cell.LogTail(6000))
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := cluster.Leftovers(c.Directory); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+	if f.port, err = c.FreePort(portWish); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// config is hello with a number of replicas and one more line.
+func (f *fixture) config(replicas int, line string) string {
+	f.t.Helper()
+	text := fmt.Sprintf(`spread hello {
+	process %s
+	replicas %d
+	port %d
+	health http %d /healthz interval=200ms
+	%s
+}
+`, f.Program("hello"), replicas, f.port, f.port, line)
+	path := filepath.Join(f.t.TempDir(), "hello.colloid")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	return path
+}
+
+// run runs a command and demands an exit status.
+func (f *fixture) run(cell *cluster.Cell, exit int, arguments ...string) string {
+	f.t.Helper()
+	result, err := cell.Run(f.t.Context(), arguments...)
+	if err != nil || result.Exit != exit {
+		f.t.Fatalf("colloid %v on %s: exit %d, want %d; %v\n%s%s", arguments, cell.Name, result.Exit, exit, err,
+			result.Output, result.Errors)
+	}
+	return result.Output
+}
+
+// answers waits until so many replicas answer and returns what they said, sorted.
+func (f *fixture) answers(from *cluster.Cell, replicas int) []string {
+	f.t.Helper()
+	var answers []string
+	f.wait(fmt.Sprintf("%d replicas to answer", replicas), func(ctx context.Context) (err error) {
+		answers, err = f.Ask(ctx, from, key)
+		if err == nil && len(answers) != replicas {
+			err = fmt.Errorf("%d answer: %q", len(answers), answers)
+		}
+		return err
+	})
+	slices.Sort(answers)
+	return answers
+}
+
+func (f *fixture) wait(what string, check func(context.Context) error) {
+	f.t.Helper()
+	if err := cluster.WaitFor(f.t.Context(), patience, what, check); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// holders are the running cells that run a ready replica, others those that do not.
+func (f *fixture) holders() (holders, others []*cluster.Cell) {
+	f.t.Helper()
+	for _, cell := range f.Running() {
+		status, err := cell.Status(f.t.Context())
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		holds := false
+		for _, i := range cluster.ReadyInstances(status, key) {
+			holds = holds || i.Cell == status.Cell.ID
+		}
+		if holds {
+			holders = append(holders, cell)
+		} else {
+			others = append(others, cell)
+		}
+	}
+	return holders, others
+}
+
+func same(t *testing.T, what string, before, after []string) {
+	t.Helper()
+	if !slices.Equal(before, after) {
+		t.Fatalf("%s: %q became %q", what, before, after)
+	}
+}
+
+// Every process of a cell is killed alone and the workloads do not notice (F134, F5); a file that is
+// applied again changes nothing (F156).
+func TestF134_DaemonsDieAndWorkloadsLive(t *testing.T) {
+	f := start(t, 3)
+	first := f.Cells[0]
+	file := f.config(2, "restart always")
+	f.run(first, 0, "apply", "-f", file)
+	before := f.answers(first, 2)
+	if out := f.run(first, 0, "apply", "-f", file); out != key+" unchanged\n" {
+		t.Errorf("second apply: %q", out)
+	}
+	holders, _ := f.holders()
+	for _, program := range []string{"meshd", "runnerd", "colloid"} {
+		for _, cell := range holders {
+			killProgram(t, cell, program)
+		}
+		f.wait("the cells to be active", func(ctx context.Context) error { return active(ctx, holders) })
+		if err := f.WaitConverged(t.Context(), patience); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "replicas after kill -9 of "+program, before, f.answers(first, 2))
+	}
+	// Longer than the boot settle and a reconcile: a late stop would show.
+	time.Sleep(3 * time.Second)
+	same(t, "replicas after a while", before, f.answers(first, 2))
+}
+
+func killProgram(t *testing.T, cell *cluster.Cell, program string) {
+	t.Helper()
+	if n, err := cell.KillProgram(program); err != nil || n != 1 {
+		t.Fatalf("killed %d processes %s of %s, %v", n, program, cell.Name, err)
+	}
+	if program == "colloid" {
+		if err := cell.Relaunch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func active(ctx context.Context, cells []*cluster.Cell) error {
+	for _, cell := range cells {
+		status, err := cell.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if status.Cell.State != "active" {
+			return fmt.Errorf("%s is %s", cell.Name, status.Cell.State)
+		}
+		for _, helper := range status.Cell.Helpers {
+			if !helper.Connected {
+				return fmt.Errorf("%s of %s is not connected", helper.Name, cell.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// All cells lose power; what was applied is there again afterwards, in one cluster (F4, F157).
+func TestF4_TotalPowerLossKeepsClusterAndWorkloads(t *testing.T) {
+	f := start(t, 3)
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(3, ""))
+	f.answers(f.Cells[0], 3)
+	status, err := f.Cells[0].Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cell := range f.Cells {
+		if err := cell.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, cell := range []*cluster.Cell{f.Cells[2], f.Cells[0], f.Cells[1]} {
+		if err := cell.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.WaitConverged(t.Context(), patience); err != nil {
+		t.Fatal(err)
+	}
+	f.answers(f.Cells[1], 3)
+	for _, cell := range f.Cells {
+		now, err := cell.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now.Cell.Cluster != status.Cell.Cluster || len(now.Cells) != 3 {
+			t.Errorf("%s is in cluster %s with %d cells, was in %s with 3", cell.Name, now.Cell.Cluster, len(now.Cells),
+				status.Cell.Cluster)
+		}
+	}
+}
+
+// Two operators on two sides of a broken network write the same key. Nothing that runs is touched,
+// both values are shown, and a person decides (SAFE-1, F55, F57).
+func TestSAFE1_ConcurrentEditsBlockUntilResolved(t *testing.T) {
+	f := start(t, 3)
+	if !f.Namespaced() {
+		t.Skip("needs root: cuts the link of a cell")
+	}
+	left, right := f.Cells[0], f.Cells[2]
+	f.run(left, 0, "apply", "-f", f.config(3, ""))
+	before := f.answers(left, 3)
+	if err := right.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	f.run(left, 0, "apply", "-f", f.config(3, "priority 1"))
+	f.run(right, 0, "apply", "-f", f.config(3, "priority 2"))
+	if err := right.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	for _, cell := range f.Cells {
+		f.wait("the conflict to be seen on "+cell.Name, func(ctx context.Context) error {
+			result, err := cell.Run(ctx, "status")
+			if err == nil && (result.Exit != 3 || !strings.Contains(result.Output, "CONFLICT on "+key)) {
+				err = fmt.Errorf("exit %d", result.Exit)
+			}
+			return err
+		})
+	}
+	same(t, "replicas during the conflict", before, f.answers(left, 3))
+	f.run(left, 5, "apply", "-f", f.config(2, ""))
+	status, err := left.Status(t.Context())
+	if err != nil || len(status.Conflicts) != 1 || len(status.Conflicts[0].Values) != 2 {
+		t.Fatalf("conflicts %+v, %v", status.Conflicts, err)
+	}
+	f.run(left, 0, "resolve", "hello", "--seen", status.Conflicts[0].Digest, "--take", "1")
+	for _, cell := range f.Cells {
+		f.wait("the decision to arrive at "+cell.Name, func(ctx context.Context) error {
+			result, err := cell.Run(ctx, "get", "hello")
+			if err == nil && result.Exit != 0 {
+				err = errors.New("still in conflict")
+			}
+			return err
+		})
+	}
+	same(t, "replicas after the decision", before, f.answers(left, 3))
+}
+
+// A cell leaves while requests run: its replica moves first (F8, F75), and no request fails.
+func TestF8_LeaveUnderLoadFailsNoRequest(t *testing.T) {
+	f := start(t, 3)
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
+	f.answers(f.Cells[0], 2)
+	holders, others := f.holders()
+	if len(holders) != 2 || len(others) != 1 {
+		t.Fatalf("%d cells hold replicas, %d do not", len(holders), len(others))
+	}
+	leaver, stays, spare := holders[0], holders[1], others[0]
+	load := f.StartLoad(t.Context(), 5*time.Millisecond, func() []string {
+		return []string{f.url(leaver), f.url(stays), f.url(spare)}
+	})
+	time.Sleep(300 * time.Millisecond)
+	f.run(leaver, 0, "leave", "--drain", "20s")
+	f.answers(stays, 2)
+	result := load.Stop()
+	if result.Errors > 0 || result.Requests < 50 {
+		t.Errorf("%d of %d requests failed, last with %v", result.Errors, result.Requests, result.LastError)
+	}
+	t.Logf("%d requests, longest %v", result.Requests, result.Longest)
+	f.wait("the cell to stop", func(context.Context) error {
+		if ids := leaver.Processes(); len(ids) > 0 {
+			return fmt.Errorf("processes %v", ids)
+		}
+		return nil
+	})
+}
+
+func (f *fixture) url(cell *cluster.Cell) string {
+	return "http://" + cell.Address.String() + ":" + strconv.Itoa(f.port) + "/"
+}
