@@ -251,12 +251,18 @@ func (c *Cell) clusterStored(err error) {
 		return
 	}
 	j.entered = true
+	c.dropPending()
 	c.enter(Cluster{Key: j.welcome.Key, Joined: true})
 	c.boot = bootState{joined: true}
 	c.persist = persistState{}
 	c.meet(j.welcome.Members, j.addresses[0])
 	c.startBoot()
-	c.boot.peers = j.welcome.Members
+	c.boot.peers = slices.Clone(j.welcome.Members)
+	if len(c.boot.peers) > 0 {
+		c.boot.peers[0].Address = j.addresses[0] // it answers where it was dialled
+	}
+	// Whoever dies before the first session is over must still know whom to ask (F4).
+	c.config.Storage.SavePeers(c.nextTicket(), c.boot.peers)
 	c.tickBoot()
 	c.log(LevelInfo, "joining cluster "+hex64(c.clusterID))
 }
@@ -409,10 +415,7 @@ func (c *Cell) left() {
 	c.config.Entropy(cluster.Key[:])
 	c.saveCluster(cluster, nil)
 	c.config.Storage.SavePeers(c.nextTicket(), nil)
-	for i := range c.writes.pending {
-		c.writes.pending[i].done(errLeft)
-	}
-	c.writes.pending = nil
+	c.dropPending()
 	c.config.Peers = nil
 	c.boot = bootState{}
 	c.persist = persistState{stateDirty: true}

@@ -12,6 +12,7 @@ import (
 // Errors of operator writes.
 var (
 	errPending    = errors.New("another write of this key is being stored: try again")
+	errStoreFull  = errors.New("the store of this cell is full")
 	errWritesFull = errors.New("too many writes are being stored: try again")
 )
 
@@ -26,10 +27,11 @@ const statusIncarnationShift = 8
 // is durable: a value that anybody saw can therefore always be found again in this cell's log, which is
 // what its stability vector promises (F45 i, F157).
 type pendingWrite struct {
-	ticket uint64
-	key    string
-	record []byte // AE_STATE form
-	done   func(error)
+	ticket   uint64
+	key      string
+	sequence uint64 // of its dot
+	record   []byte // AE_STATE form
+	done     func(error)
 }
 
 type writeState struct {
@@ -171,9 +173,14 @@ func (c *Cell) renderOwn(name []byte) []byte {
 	return rendered
 }
 
-// ownStable states that every own write so far is reflected here (F45 i).
+// ownStable states that every own write so far is reflected here (F45 i). What still waits for the disk is
+// not: a vector that covered it would make the store refuse it as superseded when it comes.
 func (c *Cell) ownStable() {
-	c.store.OwnStable(uint64(c.incarnation)<<wire.CounterBits | c.counter)
+	sequence := uint64(c.incarnation)<<wire.CounterBits | c.counter
+	for i := range c.writes.pending {
+		sequence = min(sequence, c.writes.pending[i].sequence-1)
+	}
+	c.store.OwnStable(sequence)
 }
 
 // operatorWrite stores and then applies a write of a person. An empty value deletes. done is called
@@ -189,9 +196,10 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 			return
 		}
 	}
-	record := c.composeWrite([]byte(name), value, c.nextDot())
+	dot := c.nextDot()
+	record := c.composeWrite([]byte(name), value, dot)
 	ticket := c.nextTicket()
-	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, name, record, done})
+	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, name, dot.Sequence, record, done})
 	c.config.Storage.AppendWrite(ticket, record)
 }
 
@@ -250,6 +258,14 @@ func (c *Cell) stored(ticket uint64, err error) {
 	}
 }
 
+// dropPending refuses all writes that wait for the disk: the cluster they were meant for is left behind.
+func (c *Cell) dropPending() {
+	for i := range c.writes.pending {
+		c.writes.pending[i].done(errLeft)
+	}
+	c.writes.pending = nil
+}
+
 func (c *Cell) applyWrite(write pendingWrite, err error) {
 	if err != nil {
 		write.done(err)
@@ -260,6 +276,11 @@ func (c *Cell) applyWrite(write pendingWrite, err error) {
 		panic("cell: own write does not parse: " + err.Error())
 	}
 	outcome := c.store.Merge(&record)
+	if outcome.Rejected {
+		c.counters.rejected++
+		write.done(errStoreFull)
+		return
+	}
 	c.ownStable()
 	if outcome.Changed {
 		c.changed(record.Name, change{spread: true})
