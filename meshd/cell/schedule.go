@@ -90,7 +90,7 @@ func (c *Cell) tickSchedule() {
 			c.antiEntropyRound()
 		}
 	}
-	if c.persist.stateDirty && c.due(&s.snapshot, c.timing.SnapshotInterval) {
+	if c.snapshotWanted() && c.due(&s.snapshot, c.timing.SnapshotInterval) {
 		c.saveSnapshot()
 	}
 	if c.due(&s.garbage, c.timing.GarbageInterval) {
@@ -116,7 +116,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 	alone := c.members.Len() == 0 || c.phase == Booting
 	consider(!alone, s.antiEntropy)
 	consider(!alone && len(c.sessionsWanted) > 0, s.wanted)
-	consider(c.persist.stateDirty, s.snapshot)
+	consider(c.snapshotWanted(), s.snapshot)
 	consider(true, s.garbage)
 	consider(c.persist.peersDirty, s.peers)
 	consider(c.persist.peersDirty && !c.cluster.Joined && c.members.Len() > 0, c.now)
@@ -145,6 +145,10 @@ func (c *Cell) antiEntropyRound() {
 		pick(false)
 	}
 }
+
+// snapshotWanted reports whether a snapshot shall be taken when its time comes. While operators' writes
+// wait for the disk it must not: it would cover their log entries without holding them (F157).
+func (c *Cell) snapshotWanted() bool { return c.persist.stateDirty && len(c.writes.pending) == 0 }
 
 // saveSnapshot hands a copy of the state to the storage. At most one is under way.
 func (c *Cell) saveSnapshot() {
