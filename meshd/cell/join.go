@@ -224,6 +224,9 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		return
 	case welcome.Key == c.cluster.Key:
 		c.meet(welcome.Members, j.addresses[0])
+		if len(welcome.Members) > 0 {
+			c.wantSession(welcome.Members[0].ID) // the two may have given each other up
+		}
 		c.finishJoin(c.connectReply())
 		return
 	}
@@ -417,7 +420,7 @@ func (c *Cell) left() {
 	c.config.Storage.SavePeers(c.nextTicket(), nil)
 	c.dropPending()
 	c.config.Peers = nil
-	c.boot = bootState{}
+	c.boot = bootState{compared: true}
 	c.persist = persistState{stateDirty: true}
 	c.enter(cluster)
 	c.startBoot()

@@ -175,7 +175,14 @@ func (c *Cell) renderOwn(name []byte) []byte {
 
 // ownStable states that every own write so far is reflected here (F45 i). What still waits for the disk is
 // not: a vector that covered it would make the store refuse it as superseded when it comes.
+//
+// Until the state was compared with somebody's, or while there never was anybody else, nothing is stated: a
+// directory restored from an older copy lacks own writes that others hold, and claiming them would make this
+// cell tell the others that they are superseded (F1).
 func (c *Cell) ownStable() {
+	if !c.boot.compared {
+		return
+	}
 	sequence := uint64(c.incarnation)<<wire.CounterBits | c.counter
 	for i := range c.writes.pending {
 		sequence = min(sequence, c.writes.pending[i].sequence-1)

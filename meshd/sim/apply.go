@@ -195,6 +195,7 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 		id := binary.BigEndian.AppendUint64(nil, uint64(other.ID()))
 		n.Command(cell.Request{Code: uds.CodeForget, Payload: id}, func(r cell.Response) {
 			w.Tracef("n%d forget n%d: %d %s", n.Index, other.Index, r.Status, r.Text)
+			w.forgot = w.forgot || r.Status == uds.OK
 		})
 	case Leave:
 		if n.reserved {
