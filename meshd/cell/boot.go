@@ -151,6 +151,11 @@ func (c *Cell) bootCandidates() []wire.CellID {
 		}
 		return len(ids) < guestsMax
 	})
+	for i := range c.guests.list { // whoever speaks to this cell knows the cluster key
+		if id := c.guests.list[i].id; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
 	return ids
 }
 
