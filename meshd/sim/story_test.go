@@ -204,4 +204,3 @@ func showCells(n *Node) string {
 	}
 	return strings.Join(parts, ", ")
 }
-
