@@ -28,6 +28,8 @@ const (
 	alarmSnapshot     = "snapshot"
 	alarmStorage      = "storage"
 	alarmIsolated     = "isolated"
+	alarmMembers      = "members"
+	alarmPath         = "path"
 )
 
 // alarmBook holds what an operator should know. Its size is bounded by the number of names above.

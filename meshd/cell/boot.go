@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"encoding/binary"
 	"runtime"
 	"slices"
 	"time"
@@ -43,8 +44,10 @@ type bootState struct {
 
 // load brings back what the directory held. A snapshot that does not load is reported, not trusted.
 func (c *Cell) load() {
-	if len(c.config.Snapshot) > 0 {
-		if err := c.store.LoadSnapshot(c.config.Snapshot); err != nil {
+	if data := c.config.Snapshot; len(data) >= 8 && binary.BigEndian.Uint64(data) != c.clusterID {
+		c.log(LevelWarning, "the state snapshot is of another cluster and is left out")
+	} else if len(data) >= 8 {
+		if err := c.store.LoadSnapshot(data[8:]); err != nil {
 			c.alarms.raise(alarmSnapshot, "warning", "the state snapshot is unusable: "+err.Error(),
 				"state comes from the other cells; nothing is stopped before it is complete")
 		} else {

@@ -260,12 +260,13 @@ func (c *Cell) clusterStored(err error) {
 	c.persist = persistState{}
 	c.meet(j.welcome.Members, j.addresses[0])
 	c.startBoot()
-	c.boot.peers = slices.Clone(j.welcome.Members)
+	c.boot.peers = slices.Clone(j.welcome.Members[:min(len(j.welcome.Members), peersMax)])
 	if len(c.boot.peers) > 0 {
 		c.boot.peers[0].Address = j.addresses[0] // it answers where it was dialled
 	}
-	// Whoever dies before the first session is over must still know whom to ask (F4).
+	// Whoever let this cell in is remembered before anything else can happen (F4).
 	c.config.Storage.SavePeers(c.nextTicket(), c.boot.peers)
+	c.saveSnapshot() // what the directory holds is another cluster's
 	c.tickBoot()
 	c.log(LevelInfo, "joining cluster "+hex64(c.clusterID))
 }
@@ -282,6 +283,9 @@ func (c *Cell) meet(members []wire.Contact, dialled netip.AddrPort) {
 		}
 		if c.members.Get(contact.ID) == nil {
 			c.guests.put(c.now, contact.ID, address, true)
+		}
+		if c.phase == Booting && len(c.boot.peers) < guestsMax {
+			c.boot.peers = append(c.boot.peers, wire.Contact{ID: contact.ID, Address: address})
 		} else {
 			c.wantSession(contact.ID)
 		}

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"encoding/binary"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -57,6 +58,7 @@ type persistState struct {
 	stateDirty     bool
 	peersDirty     bool
 	snapshotTicket uint64
+	snapshotWanted bool // as soon as no operator's write is under way
 }
 
 // due reports whether a periodic deadline has come, and sets the next one.
@@ -90,13 +92,14 @@ func (c *Cell) tickSchedule() {
 			c.antiEntropyRound()
 		}
 	}
-	if c.snapshotWanted() && c.due(&s.snapshot, c.timing.SnapshotInterval) {
+	if c.persist.stateDirty && c.due(&s.snapshot, c.timing.SnapshotInterval) {
 		c.saveSnapshot()
 	}
 	if c.due(&s.garbage, c.timing.GarbageInterval) {
 		c.collectGarbage()
 	}
-	// The founder of a cluster must not forget that it met somebody, or it founds another one (F4).
+	// The founder that meets its first cell remembers it at once: from now on it never founds a cluster
+	// again, whatever happens in the next second (F4).
 	if c.persist.peersDirty && (c.due(&s.peers, peersInterval) || !c.cluster.Joined && c.members.Len() > 0) {
 		c.savePeers()
 	}
@@ -116,7 +119,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 	alone := c.members.Len() == 0 || c.phase == Booting
 	consider(!alone, s.antiEntropy)
 	consider(!alone && len(c.sessionsWanted) > 0, s.wanted)
-	consider(c.snapshotWanted(), s.snapshot)
+	consider(c.persist.stateDirty, s.snapshot)
 	consider(true, s.garbage)
 	consider(c.persist.peersDirty, s.peers)
 	consider(c.persist.peersDirty && !c.cluster.Joined && c.members.Len() > 0, c.now)
@@ -146,18 +149,23 @@ func (c *Cell) antiEntropyRound() {
 	}
 }
 
-// snapshotWanted reports whether a snapshot shall be taken when its time comes. While operators' writes
-// wait for the disk it must not: it would cover their log entries without holding them (F157).
-func (c *Cell) snapshotWanted() bool { return c.persist.stateDirty && len(c.writes.pending) == 0 }
-
 // saveSnapshot hands a copy of the state to the storage. At most one is under way.
 func (c *Cell) saveSnapshot() {
 	if c.persist.snapshotTicket != 0 {
 		return
 	}
-	c.persist.stateDirty = false
+	if len(c.writes.pending) > 0 {
+		// A write that is in the log but not in the store yet must not be taken for part of the snapshot.
+		// New writes wait until it is made, so this cannot go on for longer than one sync.
+		c.persist.snapshotWanted = true
+		return
+	}
+	c.persist.stateDirty, c.persist.snapshotWanted = false, false
 	c.persist.snapshotTicket = c.nextTicket()
-	c.config.Storage.SaveSnapshot(c.persist.snapshotTicket, c.store.AppendSnapshot(nil))
+	// The cluster's id goes in front: after a crash between joining a cluster and the first snapshot in it,
+	// the directory holds the state of the one before, which must never enter this one (F7).
+	data := binary.BigEndian.AppendUint64(nil, c.clusterID)
+	c.config.Storage.SaveSnapshot(c.persist.snapshotTicket, c.store.AppendSnapshot(data))
 }
 
 // savePeers remembers up to 64 contacts, those heard most recently first.
@@ -180,7 +188,6 @@ func (c *Cell) savePeers() {
 	}
 	c.config.Storage.SavePeers(c.nextTicket(), contacts)
 	if len(contacts) > 0 && !c.cluster.Joined {
-		// The founder met another cell: from now on it never founds a cluster again (F4).
 		c.cluster.Joined = true
 		c.saveCluster(c.cluster, nil)
 	}

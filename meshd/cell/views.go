@@ -215,7 +215,11 @@ func (c *Cell) viewMember(view *cellView) {
 	member := c.members.Get(view.id)
 	fresh := member == nil
 	if fresh {
-		member = c.members.Upsert(view.id)
+		if member = c.members.Upsert(view.id); member == nil {
+			c.alarms.raise(alarmMembers, "critical", "the cluster has more cells than this version can list",
+				"this cell ignores the rest: remove cells, or forget dead ones")
+			return
+		}
 		c.persist.peersDirty = true
 		if address, _, ok := c.guests.address(view.id); ok {
 			member.Address = address
@@ -228,6 +232,9 @@ func (c *Cell) viewMember(view *cellView) {
 		member.Life, member.StatusIncarnation = view.status.Life, view.status.Incarnation
 	}
 	c.chooseAddress(member, view, fresh)
+	if fresh && view.hasStatus {
+		c.detector.StatusChanged(c.now, view.id, view.status) // it came before the contact
+	}
 }
 
 // chooseAddress takes the first candidate of the contact that can be dialled from here, unless an

@@ -28,8 +28,8 @@ const statusIncarnationShift = 8
 // what its stability vector promises (F45 i, F157).
 type pendingWrite struct {
 	ticket   uint64
-	key      string
 	sequence uint64 // of its dot
+	key      string
 	record   []byte // AE_STATE form
 	done     func(error)
 }
@@ -37,7 +37,8 @@ type pendingWrite struct {
 type writeState struct {
 	ticket  uint64
 	pending []pendingWrite
-	raising uint64 // ticket of an incarnation on its way to the disk, 0 = none
+	held    []func() // writes that wait for a snapshot to be made
+	raising uint64   // ticket of an incarnation on its way to the disk, 0 = none
 	raiseTo uint32
 }
 
@@ -193,6 +194,10 @@ func (c *Cell) ownStable() {
 // operatorWrite stores and then applies a write of a person. An empty value deletes. done is called
 // exactly once.
 func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
+	if c.persist.snapshotWanted && len(c.writes.held) < writesPendingMax {
+		c.writes.held = append(c.writes.held, func() { c.operatorWrite(name, value, done) })
+		return
+	}
 	if len(c.writes.pending) >= writesPendingMax || c.writes.raising != 0 {
 		done(errWritesFull)
 		return
@@ -206,7 +211,7 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 	dot := c.nextDot()
 	record := c.composeWrite([]byte(name), value, dot)
 	ticket := c.nextTicket()
-	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, name, dot.Sequence, record, done})
+	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, dot.Sequence, name, record, done})
 	c.config.Storage.AppendWrite(ticket, record)
 }
 
@@ -260,6 +265,7 @@ func (c *Cell) stored(ticket uint64, err error) {
 			write := c.writes.pending[i]
 			c.writes.pending = append(c.writes.pending[:i], c.writes.pending[i+1:]...)
 			c.applyWrite(write, err)
+			c.releaseHeld()
 			return
 		}
 	}
@@ -267,10 +273,28 @@ func (c *Cell) stored(ticket uint64, err error) {
 
 // dropPending refuses all writes that wait for the disk: the cluster they were meant for is left behind.
 func (c *Cell) dropPending() {
+	c.persist.snapshotWanted = false
+	for _, write := range c.writes.held {
+		write()
+	}
+	c.writes.held = nil
 	for i := range c.writes.pending {
 		c.writes.pending[i].done(errLeft)
 	}
 	c.writes.pending = nil
+}
+
+// releaseHeld makes the snapshot that waited for the last pending write, then lets new ones go on.
+func (c *Cell) releaseHeld() {
+	if !c.persist.snapshotWanted || len(c.writes.pending) > 0 {
+		return
+	}
+	c.saveSnapshot()
+	held := c.writes.held
+	c.writes.held = nil
+	for _, write := range held {
+		write()
+	}
 }
 
 func (c *Cell) applyWrite(write pendingWrite, err error) {

@@ -86,7 +86,7 @@ func tell(text string) (string, error) {
 		if len(fields) == 0 || fields[0] == "#" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		trace := func(text string) { fmt.Fprintf(&out, "| %s\n", text) }
+		trace := func(text string) { fmt.Fprintf(&out, "| %s\n", rounded(text)) }
 		if w != nil {
 			w.options.Trace = trace
 		}
@@ -96,6 +96,17 @@ func tell(text string) (string, error) {
 		}
 	}
 	return out.String(), nil
+}
+
+// rounded shortens the time in front of a trace line to a tenth of a second: stories are not to change with
+// every microsecond.
+func rounded(text string) string {
+	if len(text) > 12 {
+		if at, err := strconv.ParseFloat(strings.TrimSpace(text[:12]), 64); err == nil {
+			return fmt.Sprintf("%7.1f%s", at, text[12:])
+		}
+	}
+	return text
 }
 
 func act(w *World, fields []string, line string, trace func(string)) (*World, error) {
