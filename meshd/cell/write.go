@@ -40,6 +40,7 @@ type writeState struct {
 	held    []func() // writes that wait for a snapshot to be made
 	raising uint64   // ticket of an incarnation on its way to the disk, 0 = none
 	raiseTo uint32
+	spent   bool // there is no incarnation left; the next start draws another id
 }
 
 func (w *writeState) init() { w.ticket = 0 }
@@ -345,7 +346,11 @@ func (c *Cell) ownDotAhead() {
 	}
 	if target >= 1<<24-1 {
 		c.alarms.raise(alarmIdentity, "critical", "the dots of this cell are used up",
-			"remove the cell_id file and start colloid again: the cell gets a new id (F10)")
+			"start colloid again: the cell then gets a new id (F10)")
+		if !c.writes.spent {
+			c.writes.spent = true
+			c.config.Storage.DiscardIdentity(c.nextTicket())
+		}
 		return
 	}
 	c.alarms.raise(alarmOwnDot, "warning", "the cluster remembers writes that this cell's disk does not",
