@@ -19,6 +19,10 @@ var (
 // writesPendingMax bounds operator writes that wait for the disk. More are refused, not queued.
 const writesPendingMax = 256
 
+// raisesMax is how often in one run a cell may find itself behind before it concludes that another instance
+// uses its id at the same time (F2).
+const raisesMax = 3
+
 // statusIncarnationShift leaves room for refutations within one run below the run's incarnation, so
 // that a restarted cell outranks every status of its earlier runs (F47).
 const statusIncarnationShift = 8
@@ -40,6 +44,7 @@ type writeState struct {
 	held    []func() // writes that wait for a snapshot to be made
 	raising uint64   // ticket of an incarnation on its way to the disk, 0 = none
 	raiseTo uint32
+	raises  int  // of the incarnation in this run, because others had seen more of this cell
 	spent   bool // there is no incarnation left; the next start draws another id
 }
 
@@ -352,6 +357,9 @@ func (c *Cell) ownDotAhead() {
 			c.config.Storage.DiscardIdentity(c.nextTicket())
 		}
 		return
+	}
+	if c.writes.raises++; c.writes.raises > raisesMax {
+		c.sawOwnIdentity() // a restored disk is behind once, not again and again
 	}
 	c.alarms.raise(alarmOwnDot, "warning", "the cluster remembers writes that this cell's disk does not",
 		"the state directory was restored from an older copy; its writes go on under a new incarnation")

@@ -63,6 +63,8 @@ func TestF2_ClonedCell(t *testing.T) {
 			t.Errorf("seed %d: nobody noticed the twin", seed)
 		}
 		twin.PowerOff()
+		w.Node(1).Kill() // as the alarm asks
+		w.Node(1).Boot()
 		run(t, w, 3*time.Minute)
 		for _, n := range w.Nodes()[:3] {
 			if entries, single := value(n, "spread.a"); entries != 1 || single != string(Spec(0, "/bin/a")) {

@@ -124,13 +124,19 @@ func TestF52_AntiEntropyAlone(t *testing.T) {
 		}
 		key := fmt.Sprintf("spread.k%d", number)
 		number++
-		written[key] = w.Now()
-		w.Node(number%5).Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+		w.Node(number%5).Set(key, Spec(0, "/bin/a"), uds.ExpectAny, func(r cell.Response) {
+			if r.Status == uds.OK {
+				written[key] = w.Now()
+			}
+		})
 		w.After(20*time.Millisecond, write)
 	}
 	write()
 	run(t, w, time.Minute)
 	until(t, w, 3*time.Minute, "every write everywhere", func() bool { return settled(w) })
+	if len(written) < 2500 {
+		t.Fatalf("only %d of %d writes were accepted", len(written), number)
+	}
 	for key := range written {
 		if entries, _ := value(w.Node(3), key); entries != 1 {
 			t.Fatalf("%s is missing", key)
