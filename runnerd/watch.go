@@ -59,7 +59,7 @@ func (s *Supervisor) watch(ctx context.Context, i *instance) {
 	go s.watchShim(ctx, id, epoch, r)
 }
 
-// watchShim replaces a shim that was killed while its workload lives (DESIGN.md, crash independence).
+// watchShim replaces a shim that was killed while its workload lives (crash independence, docs/ARCHITECTURE.md).
 func (s *Supervisor) watchShim(ctx context.Context, id InstanceID, epoch int, r run) {
 	for {
 		if !r.shim.Wait(-1, ctx.Done()) {
