@@ -155,7 +155,7 @@ func TestF82_F61_WritesAreChecked(t *testing.T) {
 		{"health." + n.ID().String() + ".status", spec(t, 1), "written by the cells"},
 		{"ep." + n.ID().String() + ".web", spec(t, 1), "written by the cells"},
 		{"cluster.door", []byte("locked"), "written by the cells"},
-		{"note.a", []byte("x"), "not a workload key"},
+		{"note.a", []byte("x"), "no workload key"},
 		{"spread.UPPER", spec(t, 1), "a-z"},
 		{"spread.a/b", spec(t, 1), "a-z"},
 		{"spread.a\x00", spec(t, 1), "a-z"},
