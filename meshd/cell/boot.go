@@ -31,6 +31,7 @@ const (
 type bootState struct {
 	authoritative bool
 	hadSnapshot   bool
+	compared      bool // with another cell, or this run founded the cluster
 	joined        bool // this boot follows a join: there is nothing of an earlier life to protect
 	since         clock.Instant
 	attempt       clock.Instant // next attempt to open a session
@@ -153,12 +154,21 @@ func (c *Cell) bootCandidates() []wire.CellID {
 		}
 		return len(ids) < guestsMax
 	})
+	for i := range c.guests.list { // whoever speaks to this cell knows the cluster key
+		if id := c.guests.list[i].id; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
 	return ids
 }
 
 // sessionCompleted is told by anti-entropy that all differences with a peer were exchanged.
 func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
 	c.counters.sessions++
+	if !c.boot.compared {
+		c.boot.compared = true
+		c.ownStable()
+	}
 	c.startWanted()
 	if c.boot.answered != nil && len(c.boot.answered) < guestsMax {
 		c.boot.answered[peer] = struct{}{}

@@ -137,6 +137,7 @@ func (c *Cell) Start(now clock.Instant) {
 	if cluster.Key == (seal.Key{}) {
 		c.config.Entropy(cluster.Key[:])
 		cluster.Joined = false
+		c.boot.compared = true
 		c.saveCluster(cluster, nil)
 		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
 	}

@@ -4,15 +4,19 @@ import (
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/gossip"
 	"colloid.net/meshd/placement"
+	"colloid.net/meshd/state"
 )
 
 // Plan returns what placement said last, for checkers. It is valid until the next input.
 func (c *Cell) Plan() *placement.Plan { return c.plan }
 
 // PlanIsShared reports whether the plan follows from the replicated state alone: it is up to date, and
-// none of the local exceptions applies (isolation, re-admission, a full store; F50, F64, F66).
+// none of the local exceptions applies (isolation, re-admission, a full store; F50, F64, F66; a cell that
+// others call dead counts on itself until its refutation is out).
 func (c *Cell) PlanIsShared() bool {
-	return c.phase == Active && !c.views.planDirty && c.isolation.since == 0 &&
+	self := c.views.cells[c.config.Self]
+	return self != nil && self.hasContact && self.hasStatus && self.status.Life == state.Alive &&
+		c.phase == Active && !c.views.planDirty && c.isolation.since == 0 &&
 		c.runner.holds == clock.Never && !c.store.Degraded()
 }
 

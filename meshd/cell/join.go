@@ -224,6 +224,9 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		return
 	case welcome.Key == c.cluster.Key:
 		c.meet(welcome.Members, j.addresses[0])
+		if len(welcome.Members) > 0 {
+			c.wantSession(welcome.Members[0].ID) // the two may have given each other up
+		}
 		c.finishJoin(c.connectReply())
 		return
 	}
@@ -251,14 +254,18 @@ func (c *Cell) clusterStored(err error) {
 		return
 	}
 	j.entered = true
+	c.dropPending()
 	c.enter(Cluster{Key: j.welcome.Key, Joined: true})
 	c.boot = bootState{joined: true}
 	c.persist = persistState{}
 	c.meet(j.welcome.Members, j.addresses[0])
 	c.startBoot()
-	c.boot.peers = j.welcome.Members
+	c.boot.peers = slices.Clone(j.welcome.Members[:min(len(j.welcome.Members), peersMax)])
+	if len(c.boot.peers) > 0 {
+		c.boot.peers[0].Address = j.addresses[0] // it answers where it was dialled
+	}
 	// Whoever let this cell in is remembered before anything else can happen (F4).
-	c.config.Storage.SavePeers(c.nextTicket(), j.welcome.Members[:min(len(j.welcome.Members), peersMax)])
+	c.config.Storage.SavePeers(c.nextTicket(), c.boot.peers)
 	c.saveSnapshot() // what the directory holds is another cluster's
 	c.tickBoot()
 	c.log(LevelInfo, "joining cluster "+hex64(c.clusterID))
@@ -415,14 +422,9 @@ func (c *Cell) left() {
 	c.config.Entropy(cluster.Key[:])
 	c.saveCluster(cluster, nil)
 	c.config.Storage.SavePeers(c.nextTicket(), nil)
-	for i := range c.writes.pending {
-		c.writes.pending[i].done(errLeft)
-	}
-	c.writes.pending = nil
-	c.persist.snapshotWanted = false
-	c.releaseHeld()
+	c.dropPending()
 	c.config.Peers = nil
-	c.boot = bootState{}
+	c.boot = bootState{compared: true}
 	c.persist = persistState{stateDirty: true}
 	c.enter(cluster)
 	c.startBoot()

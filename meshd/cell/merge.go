@@ -134,7 +134,7 @@ func (c *Cell) drain() {
 			c.schedule.reclaim = c.now.Add(reclaimAfter)
 		}
 		if note.spread {
-			c.gossip.Spread(c.now, name, note.from)
+			c.gossip.Queue(c.now, name, note.from)
 		}
 	}
 	c.changes.text, c.changes.list = c.changes.text[:0], c.changes.list[:0]

@@ -128,7 +128,7 @@ func (c *Cell) newest(name []byte) (value []byte, ok bool) {
 
 func (c *Cell) viewConflict(key string) {
 	register, found := c.store.Get([]byte(key))
-	if found && register.EntryCount() > 1 {
+	if found && register.Conflicted() {
 		c.views.conflicts[key] = struct{}{}
 	} else {
 		delete(c.views.conflicts, key)

@@ -12,11 +12,16 @@ import (
 // Errors of operator writes.
 var (
 	errPending    = errors.New("another write of this key is being stored: try again")
+	errStoreFull  = errors.New("the store of this cell is full")
 	errWritesFull = errors.New("too many writes are being stored: try again")
 )
 
 // writesPendingMax bounds operator writes that wait for the disk. More are refused, not queued.
 const writesPendingMax = 256
+
+// raisesMax is how often in one run a cell may find itself behind before it concludes that another instance
+// uses its id at the same time (F2).
+const raisesMax = 3
 
 // statusIncarnationShift leaves room for refutations within one run below the run's incarnation, so
 // that a restarted cell outranks every status of its earlier runs (F47).
@@ -39,6 +44,8 @@ type writeState struct {
 	held    []func() // writes that wait for a snapshot to be made
 	raising uint64   // ticket of an incarnation on its way to the disk, 0 = none
 	raiseTo uint32
+	raises  int  // of the incarnation in this run, because others had seen more of this cell
+	spent   bool // there is no incarnation left; the next start draws another id
 }
 
 func (w *writeState) init() { w.ticket = 0 }
@@ -173,9 +180,16 @@ func (c *Cell) renderOwn(name []byte) []byte {
 	return rendered
 }
 
-// ownStable states that every own write so far is reflected here (F45 i). A write that is still on its way
-// to the log is not, and neither is what came after it.
+// ownStable states that every own write so far is reflected here (F45 i). What still waits for the disk is
+// not: a vector that covered it would make the store refuse it as superseded when it comes.
+//
+// Until the state was compared with somebody's, or while there never was anybody else, nothing is stated: a
+// directory restored from an older copy lacks own writes that others hold, and claiming them would make this
+// cell tell the others that they are superseded (F1).
 func (c *Cell) ownStable() {
+	if !c.boot.compared {
+		return
+	}
 	sequence := uint64(c.incarnation)<<wire.CounterBits | c.counter
 	for i := range c.writes.pending {
 		sequence = min(sequence, c.writes.pending[i].sequence-1)
@@ -263,6 +277,19 @@ func (c *Cell) stored(ticket uint64, err error) {
 	}
 }
 
+// dropPending refuses all writes that wait for the disk: the cluster they were meant for is left behind.
+func (c *Cell) dropPending() {
+	c.persist.snapshotWanted = false
+	for _, write := range c.writes.held {
+		write()
+	}
+	c.writes.held = nil
+	for i := range c.writes.pending {
+		c.writes.pending[i].done(errLeft)
+	}
+	c.writes.pending = nil
+}
+
 // releaseHeld makes the snapshot that waited for the last pending write, then lets new ones go on.
 func (c *Cell) releaseHeld() {
 	if !c.persist.snapshotWanted || len(c.writes.pending) > 0 {
@@ -286,6 +313,11 @@ func (c *Cell) applyWrite(write pendingWrite, err error) {
 		panic("cell: own write does not parse: " + err.Error())
 	}
 	outcome := c.store.Merge(&record)
+	if outcome.Rejected {
+		c.counters.rejected++
+		write.done(errStoreFull)
+		return
+	}
 	c.ownStable()
 	if outcome.Changed {
 		c.changed(record.Name, change{spread: true})
@@ -319,8 +351,15 @@ func (c *Cell) ownDotAhead() {
 	}
 	if target >= 1<<24-1 {
 		c.alarms.raise(alarmIdentity, "critical", "the dots of this cell are used up",
-			"remove the cell_id file and start colloid again: the cell gets a new id (F10)")
+			"start colloid again: the cell then gets a new id (F10)")
+		if !c.writes.spent {
+			c.writes.spent = true
+			c.config.Storage.DiscardIdentity(c.nextTicket())
+		}
 		return
+	}
+	if c.writes.raises++; c.writes.raises > raisesMax {
+		c.sawOwnIdentity() // a restored disk is behind once, not again and again
 	}
 	c.alarms.raise(alarmOwnDot, "warning", "the cluster remembers writes that this cell's disk does not",
 		"the state directory was restored from an older copy; its writes go on under a new incarnation")

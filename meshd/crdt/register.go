@@ -107,9 +107,10 @@ func (r Register) Deleted() bool {
 // because what superseded them is not held any more.
 func (r Register) Absent() bool { return r.entriesSize() == r.EntryCount()*wire.EntryHeaderSize }
 
-// Conflicted reports whether an operator has to decide: several entries under an operator key (SAFE-1, SAFE-2).
+// Conflicted reports whether an operator has to decide: several entries under an operator key (SAFE-1,
+// SAFE-2). Deletions that know nothing of each other agree: there is nothing to decide.
 func (r Register) Conflicted() bool {
-	return r.EntryCount() > 1 && r.Category() == state.Operator
+	return r.EntryCount() > 1 && r.Category() == state.Operator && !r.Absent()
 }
 
 // digestKey0 and digestKey1 key DotDigest. They are fixed: the digest is compared on the cell that made it.

@@ -21,6 +21,17 @@ func Spec(replicas int, image string) []byte {
 	return raw
 }
 
+// StatefulSpec encodes a stateful process workload for scenarios.
+func StatefulSpec(image string) []byte {
+	raw, err := workload.Encode(&workload.Spec{
+		Runtime: workload.RuntimeProcess, Replicas: 1, Image: image, Stateful: true,
+	})
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	return raw
+}
+
 // node returns a machine of the scenario, nil if there is none with this number.
 func (w *World) node(i int) *Node {
 	if i < 0 || i >= len(w.nodes) {
@@ -195,6 +206,7 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 		id := binary.BigEndian.AppendUint64(nil, uint64(other.ID()))
 		n.Command(cell.Request{Code: uds.CodeForget, Payload: id}, func(r cell.Response) {
 			w.Tracef("n%d forget n%d: %d %s", n.Index, other.Index, r.Status, r.Text)
+			w.forgot = w.forgot || r.Status == uds.OK
 		})
 	case Leave:
 		if n.reserved {

@@ -21,7 +21,23 @@ type image struct {
 	cluster     cell.Cluster
 	peers       []wire.Contact
 	snapshot    []byte
-	writes      [][]byte
+	writes      []logged
+	appended    uint64 // number of the last log entry
+}
+
+// logged is an entry of the own-write log. A snapshot covers the entries whose writing was asked for
+// before it, and they are gone then.
+type logged struct {
+	number uint64
+	record []byte
+}
+
+func (i *image) records() [][]byte {
+	records := make([][]byte, 0, len(i.writes))
+	for _, entry := range i.writes {
+		records = append(records, bytes.Clone(entry.record))
+	}
+	return records
 }
 
 func (i *image) clone() *image {
@@ -74,7 +90,7 @@ func (d *disk) load() cell.Config {
 	}
 	return cell.Config{
 		Self: d.self, Incarnation: d.incarnation, SecretHash: d.secretHash, Cluster: d.cluster,
-		Peers: slices.Clone(d.peers), Snapshot: bytes.Clone(d.snapshot), Writes: slices.Clone(d.writes),
+		Peers: slices.Clone(d.peers), Snapshot: bytes.Clone(d.snapshot), Writes: d.records(),
 	}
 }
 
@@ -108,13 +124,15 @@ func (d *disk) later(ticket uint64, apply func()) {
 // AppendWrite implements cell.Storage.
 func (d *disk) AppendWrite(ticket uint64, record []byte) {
 	copied := bytes.Clone(record)
+	d.appended++
+	number := d.appended
 	d.world.written(d.node, copied)
 	if d.forgetsWrites {
 		d.later(ticket, func() { d.world.syncedWrite(d.node, copied) })
 		return
 	}
 	d.later(ticket, func() {
-		d.writes = append(d.writes, copied)
+		d.writes = append(d.writes, logged{number, copied})
 		d.world.syncedWrite(d.node, copied)
 	})
 }
@@ -122,10 +140,10 @@ func (d *disk) AppendWrite(ticket uint64, record []byte) {
 // SaveSnapshot implements cell.Storage.
 func (d *disk) SaveSnapshot(ticket uint64, data []byte) {
 	copied := bytes.Clone(data)
-	kept := len(d.writes)
+	covers := d.appended
 	d.later(ticket, func() {
 		d.snapshot = copied
-		d.writes = slices.Clone(d.writes[min(kept, len(d.writes)):])
+		d.writes = slices.DeleteFunc(d.writes, func(entry logged) bool { return entry.number <= covers })
 	})
 }
 

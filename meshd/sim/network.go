@@ -27,6 +27,7 @@ type network struct {
 	free    [][]byte
 	foreign map[netip.AddrPort]*foreignTraffic // of addresses that are no machine of this world
 	tap     func(from, to *Node, datagram []byte)
+	drop    func(from, to *Node, datagram []byte) bool // for tests that break something
 
 	epoch, weather, parted int           // numbers of faults: only the latest of a kind is undone at its end
 	stormy                 time.Duration // last moment of weather in which cells may take each other for dead
@@ -180,6 +181,10 @@ func (n *network) send(from *Node, to netip.AddrPort, datagram []byte) {
 	}
 	if n.tap != nil {
 		n.tap(from, target, datagram)
+	}
+	if n.drop != nil && n.drop(from, target, datagram) {
+		n.Lost++
+		return
 	}
 	if n.blocked(from.Index, target.Index) || n.options.Loss > 0 && n.world.random.Float64() < n.options.Loss {
 		n.Lost++

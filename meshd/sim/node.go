@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -38,6 +39,7 @@ type Node struct {
 	backupAt  time.Duration
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
+	keysMax   uint32 // of this cell, 0 = the world's
 }
 
 // Cell is the running cell, nil while meshd is down.
@@ -77,6 +79,9 @@ func (n *Node) Boot() {
 	config.Logger = (*nodeLogger)(n)
 	config.Timing = w.options.Timing
 	config.KeysMax = w.options.KeysMax
+	if n.keysMax != 0 {
+		config.KeysMax = n.keysMax
+	}
 	n.cell = cell.New(config)
 	w.Tracef("n%d %s boots, incarnation %d", n.Index, config.Self, config.Incarnation)
 	n.input(func(now clock.Instant) { n.cell.Start(now) })
@@ -260,6 +265,20 @@ func (n *Node) Resolve(key string, value []byte) {
 	n.Command(cell.Request{Code: uds.CodeResolve, Payload: write.Append(nil)}, func(r cell.Response) {
 		n.world.Tracef("n%d resolve %s: %d %s", n.Index, key, r.Status, r.Text)
 	})
+}
+
+// alarms counts what the node's status warns of, by severity.
+func (n *Node) alarms() map[string]int {
+	counts := make(map[string]int)
+	n.Command(cell.Request{Code: uds.CodeStatus}, func(r cell.Response) {
+		var status uds.Status
+		if json.Unmarshal(r.Payload, &status) == nil {
+			for _, alarm := range status.Alarms {
+				counts[alarm.Severity]++
+			}
+		}
+	})
+	return counts
 }
 
 // ID returns the id of the machine's cell.

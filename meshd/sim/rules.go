@@ -207,8 +207,8 @@ func samePlan(a, b *Node) (problem error) {
 	return problem
 }
 
-// idleDatagrams is the bound of AVAIL-4 as F60 states it, per cell and second: a probe and its answer in
-// both directions, plus the sessions of anti-entropy.
+// idleDatagrams is the bound of AVAIL-4 as F60 states it, sent per cell and second: its probe and its answer
+// to another's make 2, the rest is for anti-entropy and for what is still to be tidied up after faults.
 const idleDatagrams = 4.6
 
 // checkIdle is AVAIL-4: a quiet cluster sends probes and a session now and then, nothing else.

@@ -152,6 +152,19 @@ func (w *World) repair() {
 		n.Boot()
 		w.rejoin(n)
 	}
+	if w.forgot {
+		w.After(time.Minute, w.reconnect)
+	}
+}
+
+// reconnect is what operators have to do after the two sides of a partition gave each other up: no cell
+// looks for one that it was told to forget.
+func (w *World) reconnect() {
+	for i, n := range w.nodes {
+		if n.cell != nil && n.cell.AliveCount() < len(w.nodes) {
+			n.Connect(w.nodes[(i+1)%len(w.nodes)])
+		}
+	}
 }
 
 // resolveAll is what operators do with the conflicts that are left; it gives the cluster time to act.

@@ -11,7 +11,7 @@ import (
 //	go test ./meshd/sim -run Sim -seed N
 //
 // to see the same run again with its timeline; add -trace to see it while it happens.
-func TestSim_RandomFaults(t *testing.T) {
+func TestSim_SAFE4_CONV2_EXEC2_RandomFaults(t *testing.T) {
 	for _, seed := range seeds(testSeeds()) {
 		s := Small(seed)
 		var lines []string

@@ -44,6 +44,8 @@ type World struct {
 	Failure error  // first violation; Run stops there
 	cluster uint64 // that was formed; machines outside are taken back by their operators
 
+	forgot bool // an operator gave a cell up
+
 	checks     []*Checker
 	lost       []func(n *Node, since time.Duration)
 	synced     []func(n *Node, record *wire.Record)
