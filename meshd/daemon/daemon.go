@@ -21,6 +21,7 @@ import (
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/control"
+	"colloid.net/meshd/join"
 	"colloid.net/meshd/reactor"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
@@ -249,7 +250,7 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 		Code: request.Code, Payload: request.Payload, Addresses: request.Addresses, Merge: request.Merge,
 	}
 	if request.JoinKey != "" {
-		key, err := parseDoorKey(request.JoinKey)
+		key, err := join.ParseDoorKey(request.JoinKey)
 		if err != nil {
 			return control.Response{Status: uds.Error, Errno: uds.ErrorInvalid, Text: err.Error()}
 		}
