@@ -78,6 +78,9 @@ func (c *Cell) cellInfos() []uds.CellInfo {
 			info.State = view.status.Life.String()
 		}
 		c.describeContact(&info, view)
+		info.CPUPercent = c.loadOf(id, state.LoadCPU)
+		info.MemoryPercent = c.loadOf(id, state.LoadMemory)
+		info.DiskPercent = c.loadOf(id, state.LoadDisk)
 		infos = append(infos, info)
 	}
 	return infos
@@ -102,6 +105,20 @@ func (c *Cell) describeContact(info *uds.CellInfo, view *cellView) {
 	if m.Heard != 0 {
 		info.HeardSeconds = float64(c.now.Sub(m.Heard)/time.Millisecond) / 1000
 	}
+}
+
+// loadOf returns a load figure of a cell, nil if it has not said one.
+func (c *Cell) loadOf(id wire.CellID, field string) *int {
+	value, ok := c.newest([]byte(state.LoadKey(id, field)))
+	if !ok {
+		return nil
+	}
+	percent, err := state.ParseLoad(value)
+	if err != nil {
+		return nil
+	}
+	figure := int(percent)
+	return &figure
 }
 
 func runtimesOf(flags uint32) []string {

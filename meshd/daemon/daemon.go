@@ -92,6 +92,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.supply != nil {
 		go d.serveSupply()
 	}
+	go d.sampleLoad()
 	if len(d.options.Join) > 0 {
 		go d.joinSeeds(ctx, d.options.Join)
 	}
