@@ -300,6 +300,7 @@ func (c *Cell) metrics() []uds.Metric {
 		counter("messages_unhandled_total", "messages of types this version does not handle", n.unhandled),
 		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
 		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
+		counter("datagrams_too_large_total", "datagrams that a path on the way could not carry", n.tooNarrow),
 		counter("joins_dropped_total", "join requests dropped by rate limits or as malformed", n.joinsDropped),
 		counter("antientropy_sessions_total", "completed anti-entropy sessions", n.sessions),
 		counter("actions_total", "starts and stops given to runnerd", n.actions),
