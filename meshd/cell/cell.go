@@ -77,6 +77,7 @@ type Cell struct {
 	schedule   schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
+	stranger       stranger
 	successor      wire.CellID                   // on the ring, with which a session was wanted
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
@@ -188,6 +189,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.phase = Booting
 	c.schedule = schedule{}
 	c.successor = 0
+	c.stranger = stranger{}
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }

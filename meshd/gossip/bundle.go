@@ -1,19 +1,26 @@
 package gossip
 
 import (
+	"time"
+
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/wire"
 )
 
 // Bundles. Changes that are there at the same moment share their targets and travel together, several
-// records in one AE_STATE with one acknowledgement for all. A lone change is sent as it is, so nothing
-// waits for company: Queue collects only what arrives before the owner's next Tick, which is due at once.
-// When a hundred cells join together this is the difference between one datagram per change and cell and
-// one per seven.
+// records in one AE_STATE with one acknowledgement for all. A change that comes alone goes out at once, as
+// it is; only where the last ones went out less than bundleWindow ago does it wait for company. When a
+// hundred cells join together this is the difference between one datagram per change and cell and one per
+// seven, and between being woken for each and for all.
 
-// queueMax bounds the changes that wait for the next Tick; a full queue is sent on the spot.
-const queueMax = 512
+const (
+	// queueMax bounds the changes that wait; a full queue is sent on the spot.
+	queueMax = 512
+	// bundleWindow is short beside what a storm of changes takes anyway, and long beside a round trip in
+	// one building.
+	bundleWindow = 5 * time.Millisecond
+)
 
 type queued struct {
 	name   [wire.NameMax]byte
@@ -21,7 +28,7 @@ type queued struct {
 	except wire.CellID
 }
 
-// Queue is Spread at the next Tick, together with what else is queued by then.
+// Queue is Spread at the Tick that is due next, together with what else is queued by then.
 func (g *Gossip) Queue(now clock.Instant, name []byte, except wire.CellID) {
 	if len(name) == 0 || len(name) > wire.NameMax {
 		return
@@ -37,12 +44,16 @@ func (g *Gossip) Queue(now clock.Instant, name []byte, except wire.CellID) {
 	if len(g.queue) == queueMax {
 		g.flush(now)
 	}
+	if len(g.queue) == 0 {
+		g.flushDue = max(now, g.flushed.Add(bundleWindow))
+	}
 	g.queue = append(g.queue, queued{except: except, length: uint8(len(name))})
 	copy(g.queue[len(g.queue)-1].name[:], name)
 }
 
 // flush sends what is queued.
 func (g *Gossip) flush(now clock.Instant) {
+	g.flushed = now
 	if len(g.queue) == 1 {
 		q := &g.queue[0]
 		g.Spread(now, q.name[:q.length], q.except)

@@ -3,6 +3,7 @@ package gossip
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"colloid.net/meshd/wire"
 )
@@ -42,6 +43,17 @@ func TestF42_ALoneChangeDoesNotWait(t *testing.T) {
 	}
 	if b.Deadline() <= b.now {
 		t.Fatal("still due")
+	}
+	b.sent = nil
+	b.now = b.now.Add(time.Millisecond)
+	b.Queue(b.now, []byte("spread.a"), 0)
+	b.Tick(b.now)
+	if len(b.sent) != 0 || b.Deadline() > b.now.Add(bundleWindow) {
+		t.Fatalf("right after another one: %d sent, deadline in %v", len(b.sent), b.Deadline().Sub(b.now))
+	}
+	b.Tick(b.Deadline())
+	if len(b.sent) != Fanout {
+		t.Fatalf("%d sent", len(b.sent))
 	}
 }
 
@@ -148,6 +160,7 @@ func TestRES1_BundlesAllocateNothing(t *testing.T) {
 		b.store[string(names[i])] = []wire.Record{record(string(names[i]), "v", 1)}
 	}
 	round := func() {
+		b.now = b.now.Add(bundleWindow)
 		for _, name := range names {
 			b.Queue(b.now, name, 0)
 		}

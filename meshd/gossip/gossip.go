@@ -86,6 +86,8 @@ type Gossip struct {
 	buffer    [wire.PayloadMax]byte
 
 	queue        []queued
+	flushDue     clock.Instant // of the queue
+	flushed      clock.Instant // last time
 	bundle       bundle
 	bundled      []*overlay.Member // targets of the bundles being sent
 	join         func(*wire.Record) bool
@@ -142,7 +144,9 @@ func (g *Gossip) Forget(peer wire.CellID) {
 
 // Tick sends what is queued and retries what is due.
 func (g *Gossip) Tick(now clock.Instant) {
-	g.flush(now)
+	if len(g.queue) > 0 && g.flushDue.Reached(now) {
+		g.flush(now)
+	}
 	for {
 		i := g.pending.first()
 		if i < 0 || !g.pending.slots[i].due.Reached(now) {
@@ -152,15 +156,16 @@ func (g *Gossip) Tick(now clock.Instant) {
 	}
 }
 
-// Deadline returns when the next retry is due; at once if something is queued.
+// Deadline returns when the queue or the next retry is due.
 func (g *Gossip) Deadline() clock.Instant {
+	next := clock.Never
 	if len(g.queue) > 0 {
-		return 0
+		next = g.flushDue
 	}
 	if i := g.pending.first(); i >= 0 {
-		return g.pending.slots[i].due
+		next = clock.Earliest(next, g.pending.slots[i].due)
 	}
-	return clock.Never
+	return next
 }
 
 // Stats returns the counters.
