@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"runnerd"},
 	{"internal/launcher"},
 	{"internal/cli"},
-	{"cmd", "examples", "internal/testreport", "internal/house", "internal/invariants"},
+	{"cmd", "examples", "internal/testreport", "internal/invariants", "internal/house"},
 	{"e2e/cluster"},
 	{"e2e", "bench"},
 }
