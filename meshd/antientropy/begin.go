@@ -211,7 +211,7 @@ func (a *Sessions) receiveEnd(now clock.Instant, s *session, from wire.CellID, n
 		if o, known := s.window.find(nonce); known && o.kind == kindEnd {
 			a.complete(now, s)
 		}
-	case a.wasClosed(from, nonce):
+	case a.wasClosed(from, nonce) && !a.begunHere(from, nonce): // an END that answers ours is not answered
 		a.Send(from, wire.TypeAEEnd, nonce, nil) // our last END was lost
 	default:
 		a.stats.Dropped++
