@@ -168,7 +168,9 @@ func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
 	// What the others know to be superseded may have left no other trace of this cell's later dots (F1, F45).
 	if own := c.store.Stable(c.config.Self); own > uint64(c.incarnation)<<wire.CounterBits|c.counter {
 		c.changes.ownAhead = max(c.changes.ownAhead, own)
-		c.ownDotAhead()
+	}
+	if c.changes.ownAhead != 0 {
+		c.ownDotAhead() // before anything is written
 	}
 	if !c.boot.compared {
 		c.boot.compared = true

@@ -387,4 +387,7 @@ func (c *Cell) incarnationStored(err error) {
 	if c.phase != Booting {
 		c.restate()
 	}
+	if c.joining != nil && c.joining.waits {
+		c.joinCompleted()
+	}
 }
