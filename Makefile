@@ -42,7 +42,11 @@ race: ## the tests under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) test -race -short -json -timeout 20m $(PACKAGES) | $(GO) run ./internal/testreport
 
 .PHONY: bench
-bench: ## benchmarks of the packages
+bench: ## figures of the core, one line each: BENCH name value
+	cd bench && $(GO) run ./core
+
+.PHONY: bench-packages
+bench-packages: ## the Go benchmarks of all packages
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
 
 .PHONY: bench-cluster
