@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"colloid.net/ipc/message"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
@@ -223,13 +221,4 @@ func (i *instance) stopTimers() {
 		i.timer.Stop()
 		i.timer = nil
 	}
-}
-
-// bootTime is the time since the kernel started, suspension included: it survives runnerd.
-func bootTime() time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic(fmt.Sprintf("runnerd: clock: %v", err))
-	}
-	return time.Duration(now.Nano())
 }

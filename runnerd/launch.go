@@ -33,7 +33,7 @@ func (s *Supervisor) beginLaunch(i *instance, reason string) {
 	_ = os.Remove(i.path(shim.FileRun))
 	_ = os.Remove(i.path(shim.FileExit))
 	s.enter(i, phaseLaunching, reason)
-	now := bootTime()
+	now := procfs.BootTime()
 	s.launchSlot = max(s.launchSlot, now-launchBurst*launchInterval) + launchInterval
 	id, epoch := i.id, i.epoch
 	i.timer = time.AfterFunc(max(0, s.launchSlot-now), func() {

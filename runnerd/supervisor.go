@@ -11,6 +11,7 @@ import (
 
 	"colloid.net/ipc/message"
 	"colloid.net/runnerd/policy"
+	"colloid.net/runnerd/procfs"
 )
 
 // Supervisor runs the instances of one directory. Its methods may be called from any goroutine.
@@ -202,7 +203,7 @@ func (s *Supervisor) removeDirectory(directory string) {
 	if directory == "" {
 		return
 	}
-	name := fmt.Sprintf("%s-%d", filepath.Base(directory), bootTime())
+	name := fmt.Sprintf("%s-%d", filepath.Base(directory), procfs.BootTime())
 	trash := filepath.Join(s.options.Directory, trashDirName, name)
 	if err := os.Rename(directory, trash); err != nil {
 		if !os.IsNotExist(err) {

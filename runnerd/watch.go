@@ -59,7 +59,7 @@ func (s *Supervisor) watch(ctx context.Context, i *instance) {
 	go s.watchShim(ctx, id, epoch, r)
 }
 
-// watchShim replaces a shim that was killed while its workload lives (DESIGN.md, crash independence).
+// watchShim replaces a shim that was killed while its workload lives (crash independence, docs/ARCHITECTURE.md).
 func (s *Supervisor) watchShim(ctx context.Context, id InstanceID, epoch int, r run) {
 	for {
 		if !r.shim.Wait(-1, ctx.Done()) {
@@ -214,7 +214,7 @@ func (s *Supervisor) ended(i *instance, code int, reason string, ran time.Durati
 	}
 	i.delay = NextDelay(i.delay, *timing)
 	i.restarts++
-	i.next = bootTime() + i.delay
+	i.next = procfs.BootTime() + i.delay
 	s.waitForNext(i, reason)
 }
 
@@ -231,7 +231,7 @@ func NextDelay(delay time.Duration, timing Timing) time.Duration {
 func (s *Supervisor) waitForNext(i *instance, reason string) {
 	s.enter(i, phaseWaiting, reason)
 	id, epoch := i.id, i.epoch
-	i.timer = time.AfterFunc(max(0, i.next-bootTime()), func() {
+	i.timer = time.AfterFunc(max(0, i.next-procfs.BootTime()), func() {
 		s.report(id, epoch, func(i *instance) { s.beginLaunch(i, reason) })
 	})
 }

@@ -1,34 +1,32 @@
 package main
 
 import (
-	"context"
+	"bufio"
 	"fmt"
-	"net/netip"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-
-	"colloid.net/ipc/uds"
-	"colloid.net/meshd/cell"
-	"colloid.net/meshd/daemon"
-	"colloid.net/meshd/reactor"
-	"colloid.net/meshd/state"
-	"colloid.net/meshd/wire"
-	"colloid.net/workload"
+	"sync"
+	"syscall"
 )
 
-// colloid is a cluster of daemons without helpers, each with its own reactor thread and state directory.
+// colloid is a cluster of daemons without helpers, one process each, all in one process group. A child
+// says on its standard output what its cell has come to know; the parent only has to remember.
 type colloid struct {
 	directory string
 	cells     []*colloidCell
 }
 
 type colloidCell struct {
-	daemon  *daemon.Daemon
-	cancel  context.CancelFunc
-	done    chan struct{}
-	address netip.AddrPort
-	id      wire.CellID
+	command *exec.Cmd
+	input   io.WriteCloser
+	id      string
+
+	mutex sync.Mutex
+	alive int
+	known map[string]bool // keys and deaths
 }
 
 // basePort of the cells, one port each.
@@ -39,90 +37,88 @@ func (c *colloid) start(n int) (err error) {
 		return err
 	}
 	for i := range n {
-		directory := filepath.Join(c.directory, fmt.Sprint(i))
-		address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(basePort+i))
-		d, err := daemon.Open(daemon.Options{
-			Directory: directory, Socket: filepath.Join(directory, "s"), Bind: address, SupplyFD: -1, Quiet: true,
-			Software: "bench",
-			Reactor:  reactor.Options{QueueEntries: 256, ReceiveBuffers: 256, SendQueue: 128, ReceiveBuffer: 1 << 20},
-		})
+		one := &colloidCell{known: make(map[string]bool)}
+		one.command = exec.Command("/proc/self/exe")
+		one.command.Env = append(os.Environ(), childVariable+"="+filepath.Join(c.directory, fmt.Sprint(i)),
+			fmt.Sprintf("%s=%d", portVariable, basePort+i))
+		one.command.Stderr = os.Stderr
+		if one.input, err = one.command.StdinPipe(); err != nil {
+			return err
+		}
+		output, err := one.command.StdoutPipe()
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		one := &colloidCell{daemon: d, cancel: cancel, done: make(chan struct{}), address: address}
-		go func() {
-			defer close(one.done)
-			d.Run(ctx)
-		}()
-		d.Inspect(func(c *cell.Cell) { one.id = c.Self() })
+		if err := one.command.Start(); err != nil {
+			return err
+		}
 		c.cells = append(c.cells, one)
+		lines := bufio.NewScanner(output)
+		for one.id == "" {
+			if !lines.Scan() {
+				return fmt.Errorf("cell %d did not start", i)
+			}
+			if id, ok := strings.CutPrefix(lines.Text(), "id "); ok {
+				one.id = id
+			}
+		}
+		go one.listen(lines)
 	}
 	return nil
+}
+
+// listen takes the lines "alive N", "key NAME" and "dead ID".
+func (o *colloidCell) listen(lines *bufio.Scanner) {
+	for lines.Scan() {
+		text := lines.Text()
+		o.mutex.Lock()
+		if _, err := fmt.Sscanf(text, "alive %d", &o.alive); err != nil {
+			o.known[text] = true
+		}
+		o.mutex.Unlock()
+	}
+}
+
+func (o *colloidCell) knows(text string) bool {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.known[text]
 }
 
 func (c *colloid) join() {
 	for _, one := range c.cells[1:] {
-		go one.daemon.Command(cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{c.cells[0].address}})
+		fmt.Fprintf(one.input, "join 127.0.0.1:%d\n", basePort)
 	}
 }
 
-func (c *colloid) listed(i int) (n int) {
-	c.cells[i].daemon.Inspect(func(c *cell.Cell) { n = c.AliveCount() })
-	return n
+func (c *colloid) full(i, n int) bool {
+	c.cells[i].mutex.Lock()
+	defer c.cells[i].mutex.Unlock()
+	return c.cells[i].alive >= n
 }
 
 func (c *colloid) write(i int, name string, size int) error {
-	spec := &workload.Spec{Runtime: workload.RuntimeProcess, Image: "/bin/none", Replicas: 0}
-	base, err := workload.Encode(spec)
-	if err != nil {
-		return err
-	}
-	spec.Arguments = []string{strings.Repeat("x", max(1, size-len(base)-4))}
-	value, err := workload.Encode(spec)
-	if err != nil {
-		return err
-	}
-	write := uds.WriteRequest{Expect: uds.ExpectAbsent, Key: state.PrefixSpread + name, Value: value}
-	response := c.cells[i].daemon.Command(cell.Request{Code: uds.CodeSet, Payload: write.Append(nil)})
-	if response.Status != uds.OK {
-		return fmt.Errorf("set: %d %s", response.Status, response.Text)
-	}
-	return nil
+	_, err := fmt.Fprintf(c.cells[i].input, "write %s %d\n", name, size)
+	return err
 }
 
-func (c *colloid) has(i int, name string) (found bool) {
-	c.cells[i].daemon.Inspect(func(c *cell.Cell) {
-		_, found = c.Store().Get([]byte(state.PrefixSpread + name))
-	})
-	return found
-}
+func (c *colloid) has(i int, name string) bool { return c.cells[i].knows("key " + name) }
 
 func (c *colloid) kill(i int) {
-	c.cells[i].cancel()
-	<-c.cells[i].done
+	c.cells[i].command.Process.Signal(syscall.SIGKILL)
+	c.cells[i].command.Wait()
 }
 
-func (c *colloid) knowsDead(i, victim int) (dead bool) {
-	key := []byte(state.StatusKey(c.cells[victim].id))
-	c.cells[i].daemon.Inspect(func(c *cell.Cell) {
-		register, found := c.Store().Get(key)
-		if !found {
-			return
-		}
-		value, _ := register.Live()
-		status, err := state.ParseCellStatus(value)
-		dead = err == nil && status.Life == state.Dead
-	})
-	return dead
+func (c *colloid) knowsDead(i, victim int) bool {
+	return c.cells[i].knows("dead " + c.cells[victim].id)
 }
 
 func (c *colloid) stop() {
 	for _, one := range c.cells {
-		one.cancel()
+		one.input.Close()
 	}
 	for _, one := range c.cells {
-		<-one.done
+		one.command.Wait()
 	}
 	os.RemoveAll(c.directory)
 }

@@ -1,5 +1,6 @@
-// Command cluster measures 128 real cells of one process on the loopback interface, with real sockets,
-// state directories and time, and hashicorp/memberlist in its LAN defaults beside them in the same run:
+// Command cluster measures 128 real cells on the loopback interface, one process each, with real sockets,
+// state directories and time, and hashicorp/memberlist in its LAN defaults beside them in the same run
+// (all its members in one process, which spares them the context switches):
 // how long until everybody lists everybody, until a write reaches the last one, and until everybody
 // knows that one of them is dead. Then it measures the failover of a three-cell appliance and what an
 // idle cell costs. It prints one line per figure, "BENCH name value", and judges nothing.
@@ -29,8 +30,8 @@ type subject interface {
 	start(n int) error
 	// join tells all members but the first the address of the first, and returns without waiting.
 	join()
-	// listed returns how many members member i lists as alive.
-	listed(i int) int
+	// full reports whether member i lists all n members as alive.
+	full(i, n int) bool
 	// write makes member i publish a value of the given size under a new name.
 	write(i int, name string, size int) error
 	// has reports whether member i holds the value.
@@ -54,6 +55,7 @@ var (
 
 func main() {
 	runKeeper()
+	runChild()
 	flag.Parse()
 	log.SetFlags(0)
 	if *profile != "" {
@@ -98,7 +100,7 @@ func measure(ctx context.Context, prefix string, s subject) error {
 	}
 	begin := time.Now()
 	s.join()
-	if err := wait(ctx, time.Minute, everybody(n, nil, func(i int) bool { return s.listed(i) == n })); err != nil {
+	if err := wait(ctx, time.Minute, everybody(n, nil, func(i int) bool { return s.full(i, n) })); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
 	bench(prefix+"_join_s", time.Since(begin).Seconds())
@@ -132,7 +134,12 @@ func measureDeaths(ctx context.Context, prefix string, s subject, n int) error {
 		begin := time.Now()
 		s.kill(victim)
 		dead[victim] = true
-		if err := wait(ctx, time.Minute, everybody(n, dead, func(i int) bool { return s.knowsDead(i, victim) })); err != nil {
+		if err := wait(ctx, 20*time.Second, everybody(n, dead, func(i int) bool { return s.knowsDead(i, victim) })); err != nil {
+			for i := range n {
+				if !dead[i] && !s.knowsDead(i, victim) {
+					fmt.Fprintln(os.Stderr, "does not know:", i)
+				}
+			}
 			return fmt.Errorf("death %d: %w", k, err)
 		}
 		times = append(times, time.Since(begin).Seconds())

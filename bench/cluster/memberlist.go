@@ -49,7 +49,7 @@ func (m *memberlistCluster) join() {
 	}
 }
 
-func (m *memberlistCluster) listed(i int) int { return m.nodes[i].list.NumMembers() }
+func (m *memberlistCluster) full(i, n int) bool { return m.nodes[i].list.NumMembers() == n }
 
 type broadcast []byte
 

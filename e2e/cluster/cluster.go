@@ -23,6 +23,8 @@ type Options struct {
 	Programs []string
 	// Loopback forbids network namespaces even for root.
 	Loopback bool
+	// Version6 lets the cells have addresses of IP version 6 only. It needs root.
+	Version6 bool
 	// CellArguments are added to every cell's command line.
 	CellArguments []string
 	// Log tells what happens; nil is silent.
@@ -81,7 +83,7 @@ func prepare(options Options) (*Cluster, error) {
 
 func (c *Cluster) openNetwork() (err error) {
 	if os.Geteuid() == 0 && !c.options.Loopback {
-		bridge, err := newBridged(filepath.Base(c.Directory), c.options.Cells)
+		bridge, err := newBridged(filepath.Join(c.Directory, "network"), c.options.Cells, c.options.Version6)
 		if err == nil {
 			c.network = bridge
 		}

@@ -144,8 +144,7 @@ func TestBridgedCellsReachEachOtherUntilCut(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
-	directory := filepath.Join(os.TempDir(), fmt.Sprintf("colloid-test-%d", os.Getpid()))
-	b, err := newBridged(filepath.Base(directory), 2)
+	b, err := newBridged(filepath.Join(t.TempDir(), "network"), 2, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,14 +183,14 @@ func TestBridgedCellsReachEachOtherUntilCut(t *testing.T) {
 	if m := (membership{namespace: b.namespaceLink(1)}); !strings.HasPrefix(m.namespace, "net:[") {
 		t.Errorf("namespace link %q", m.namespace)
 	}
-	if left := Leftovers(directory); len(left) != 3 {
+	if left, err := os.ReadDir(b.directory); err != nil || len(left) != 3 {
 		t.Errorf("three namespaces exist, but %v are listed", left)
 	}
 	if err := b.close(); err != nil {
 		t.Fatal(err)
 	}
-	if left := Leftovers(directory); len(left) != 0 {
-		t.Errorf("left: %v", left)
+	if left, err := os.ReadDir(b.directory); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

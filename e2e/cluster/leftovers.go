@@ -3,24 +3,19 @@ package cluster
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 )
 
-// Leftovers lists what of a closed cluster is still on this machine: processes, network namespaces,
-// mounts, control groups, files. It is empty when everything is gone.
+// Leftovers lists what of a closed cluster is still on this machine: processes, mounts (network
+// namespaces are such), control groups, files. It is empty when everything is gone.
 func Leftovers(directory string) []string {
 	var left []string
 	for _, id := range (membership{directory: directory}).find() {
 		left = append(left, fmt.Sprintf("process %d", id))
 	}
-	name := filepath.Base(directory)
-	for _, pattern := range []string{"/run/netns/" + name + "-*", directory} {
-		found, err := filepath.Glob(pattern)
-		if err == nil {
-			left = append(left, found...)
-		}
+	if _, err := os.Lstat(directory); err == nil {
+		left = append(left, directory)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil {

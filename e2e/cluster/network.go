@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 
@@ -79,10 +80,14 @@ func portFree(port, cells int) bool {
 }
 
 // bridged is one namespace per cell and one for the bridge.
+//
+// The namespaces are named by files of the cluster's own directory. In /run/netns they would come under
+// the rule of iproute2, which at its first use mounts that directory over itself and hides what is there.
 type bridged struct {
-	prefix string
-	subnet byte // 10.77.<subnet>.0/24
-	cells  int
+	directory string // of the namespaces' files
+	subnet    byte   // 10.77.<subnet>.0/24 or fd00:77:<subnet>::/64
+	cells     int
+	version6  bool
 }
 
 const (
@@ -92,20 +97,26 @@ const (
 	bridgedCells = 200 // as many as the subnet has room for
 )
 
-// newBridged makes the namespaces. On failure it removes what it made.
-func newBridged(prefix string, cells int) (*bridged, error) {
+// newBridged makes the namespaces, of IP version 6 alone or of version 4. On failure it removes what it made.
+func newBridged(directory string, cells int, version6 bool) (*bridged, error) {
 	if cells > bridgedCells {
 		return nil, fmt.Errorf("%d cells asked, the bridge has room for %d", cells, bridgedCells)
 	}
-	b := &bridged{prefix: prefix, subnet: byte(os.Getpid()%250 + 1), cells: cells}
+	b := &bridged{directory: directory, subnet: byte(os.Getpid()%250 + 1), cells: cells, version6: version6}
+	if err := os.Mkdir(directory, 0o755); err != nil {
+		return nil, err
+	}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
 }
 
-func (b *bridged) cellName(i int) string { return fmt.Sprintf("%s-%d", b.prefix, i+1) }
-func (b *bridged) switchName() string    { return b.prefix + "-switch" }
+func (b *bridged) cellName(i int) string {
+	return filepath.Join(b.directory, "cell-"+strconv.Itoa(i+1))
+}
+
+func (b *bridged) switchName() string { return filepath.Join(b.directory, "switch") }
 
 func (b *bridged) names() []string {
 	all := make([]string, 0, b.cells+1)
@@ -115,8 +126,20 @@ func (b *bridged) names() []string {
 	return append(all, b.switchName())
 }
 
-func (b *bridged) address(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, 77, b.subnet, byte(i + 1)})
+func (b *bridged) address(i int) netip.Addr { return b.host(byte(i + 1)) }
+
+func (b *bridged) host(number byte) netip.Addr {
+	if b.version6 {
+		return netip.AddrFrom16([16]byte{0: 0xfd, 3: 0x77, 5: b.subnet, 15: number})
+	}
+	return netip.AddrFrom4([4]byte{10, 77, b.subnet, number})
+}
+
+func (b *bridged) prefix(host netip.Addr) netip.Prefix {
+	if b.version6 {
+		return netip.PrefixFrom(host, 64)
+	}
+	return netip.PrefixFrom(host, 24)
 }
 
 func (b *bridged) build() error {
@@ -134,8 +157,7 @@ func (b *bridged) build() error {
 	if err := hub.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("create bridge: %w", err)
 	}
-	gateway := netip.AddrFrom4([4]byte{10, 77, b.subnet, switchHost})
-	if err := hub.configure(bridge, netip.PrefixFrom(gateway, 24)); err != nil {
+	if err := hub.configure(bridge, b.prefix(b.host(switchHost))); err != nil {
 		return err
 	}
 	for i := range b.cells {
@@ -170,7 +192,7 @@ func (b *bridged) plug(hub *namespace, bridge netlink.Link, i int) error {
 	if err != nil {
 		return err
 	}
-	return cell.configure(link, netip.PrefixFrom(b.address(i), 24))
+	return cell.configure(link, b.prefix(b.address(i)))
 }
 
 func (b *bridged) port(i int) string { return "port" + strconv.Itoa(i+1) }
@@ -229,7 +251,7 @@ type namespace struct {
 }
 
 func openNamespace(name string) (*namespace, error) {
-	handle, err := netns.GetFromName(name)
+	handle, err := netns.GetFromPath(name)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", name, err)
 	}
@@ -251,6 +273,9 @@ func (n *namespace) configure(link netlink.Link, prefix netip.Prefix) error {
 	if err != nil {
 		return err
 	}
+	if prefix.Addr().Is6() {
+		address.Flags = unix.IFA_F_NODAD // usable at once
+	}
 	if err := n.AddrAdd(link, address); err != nil {
 		return err
 	}
@@ -269,7 +294,7 @@ func inNamespace(name string, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		handle, err := netns.GetFromName(name)
+		handle, err := netns.GetFromPath(name)
 		if err != nil {
 			result <- fmt.Errorf("network namespace %s: %w", name, err)
 			return
@@ -284,34 +309,48 @@ func inNamespace(name string, f func() error) error {
 	return <-result
 }
 
-func createNamespace(name string) error {
+// createNamespace makes a network namespace and binds it to a new file.
+func createNamespace(path string) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the thread is inside the new namespace afterwards and ends
-		handle, err := netns.NewNamed(name)
-		if err == nil {
-			err = handle.Close()
-		}
-		result <- err
+		result <- bindNewNamespace(path)
 	}()
 	return <-result
 }
 
-// deleteNamespace removes a named namespace; one that does not exist is no error.
-func deleteNamespace(name string) error {
-	err := netns.DeleteNamed(name)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
+func bindNewNamespace(path string) error {
+	handle, err := netns.New()
+	if err != nil {
+		return err
 	}
-	if errors.Is(err, unix.EINVAL) { // a file without a mount: left by an interrupted creation
-		err = os.Remove("/run/netns/" + name)
+	defer handle.Close()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
 	}
-	return err
+	if err := file.Close(); err != nil {
+		return err
+	}
+	own := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+	return unix.Mount(own, path, "bind", unix.MS_BIND, "")
 }
 
-func namespaceInode(name string) (uint64, error) {
+// deleteNamespace removes a namespace's mount and file; one that does not exist is no error.
+func deleteNamespace(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) { // no file, or no mount on it
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func namespaceInode(path string) (uint64, error) {
 	var stat unix.Stat_t
-	if err := unix.Stat("/run/netns/"+name, &stat); err != nil {
+	if err := unix.Stat(path, &stat); err != nil {
 		return 0, err
 	}
 	return stat.Ino, nil

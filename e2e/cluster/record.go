@@ -83,7 +83,7 @@ func Stop(directory string) error {
 		problems = append(problems, m.killAll())
 	}
 	for _, name := range r.Namespaces {
-		if strings.HasPrefix(name, filepath.Base(directory)) {
+		if within(name, directory) {
 			problems = append(problems, deleteNamespace(name))
 		}
 	}

@@ -249,7 +249,7 @@ func (d *demo) explainKept() {
 		fmt.Printf("    %s --socket %s status\n", d.cluster.Program("colloid"), cell.Socket())
 	}
 	if d.cluster.Namespaced() {
-		fmt.Printf("    ip netns exec %s-switch curl http://%s:%d/\n", filepath.Base(d.cluster.Directory),
+		fmt.Printf("    nsenter --net=%s/network/switch curl http://%s:%d/\n", d.cluster.Directory,
 			d.cluster.Running()[0].Address, d.port)
 	}
 	fmt.Printf("  logs and state: %s\n  stop and remove it: make demo-stop\n", d.cluster.Directory)

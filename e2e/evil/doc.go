@@ -1,4 +1,4 @@
-// Package evil is a meshd that has been taken over (DESIGN.md, "Trust boundary"): its tests speak to
+// Package evil is a meshd that has been taken over (docs/threat-model.md): its tests speak to
 // the real command runnerd and send every command with hostile fields, scribble over the shared
 // memory, flood descriptors and lie about everything. What must hold afterwards: nothing ran that the
 // host's policy does not list, the canaries are untouched, runnerd is the same process as before and

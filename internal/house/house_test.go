@@ -131,6 +131,17 @@ func checkImport(f file, layer int, path, target string) string {
 	return fmt.Sprintf("imports point down, but layer %q is not below %q", targetPath, path)
 }
 
+func TestLayersNameWhatExists(t *testing.T) {
+	files := loadTree(t)
+	for _, paths := range layers {
+		for _, path := range paths {
+			if !slices.ContainsFunc(files, func(f file) bool { return below(f.pkg, path) }) {
+				t.Errorf("layers: there is no package %s: remove it from internal/house/rules_test.go", path)
+			}
+		}
+	}
+}
+
 func TestProtocolPartsDoNoIO(t *testing.T) {
 	for _, f := range loadTree(t) {
 		if f.test || !slices.ContainsFunc(pure, func(p string) bool { return below(f.pkg, p) }) {

@@ -1,4 +1,4 @@
-// Messages on the shared-memory rings between meshd and its helpers (DESIGN.md). One record of a
+// Messages on the shared-memory rings between meshd and its helpers (docs/ARCHITECTURE.md). One record of a
 // ring is one Command (downwards) or one Event (upwards). Everything is level-triggered: a command
 // states what shall be, an event what is; a lost or delayed record only delays (F131).
 

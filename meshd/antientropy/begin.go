@@ -211,8 +211,10 @@ func (a *Sessions) receiveEnd(now clock.Instant, s *session, from wire.CellID, n
 		if o, known := s.window.find(nonce); known && o.kind == kindEnd {
 			a.complete(now, s)
 		}
-	case a.wasClosed(from, nonce) && !a.begunHere(from, nonce): // an END that answers ours is not answered
-		a.Send(from, wire.TypeAEEnd, nonce, nil) // our last END was lost
+	case a.wasClosed(from, nonce) && !a.begunHere(from, nonce):
+		// Our last END was lost. Only the responder says it again: if both did, two cells whose ENDs were
+		// duplicated would answer each other for ever.
+		a.Send(from, wire.TypeAEEnd, nonce, nil)
 	default:
 		a.stats.Dropped++
 	}

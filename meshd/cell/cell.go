@@ -74,9 +74,11 @@ type Cell struct {
 	leaving    *leaveAttempt
 	guests     guestTable
 	checks     addressChecks
+	load       loadState
 	schedule   schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
+	stranger       stranger
 	successor      wire.CellID                   // on the ring, with which a session was wanted
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
@@ -142,7 +144,7 @@ func (c *Cell) Start(now clock.Instant) {
 		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
 	}
 	c.enter(cluster)
-	c.load()
+	c.restore()
 	c.startBoot()
 	c.drain()
 }
@@ -186,8 +188,10 @@ func (c *Cell) enter(cluster Cluster) {
 	c.guests.init()
 	c.checks.init()
 	c.phase = Booting
+	c.load = loadState{}
 	c.schedule = schedule{}
 	c.successor = 0
+	c.stranger = stranger{}
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }

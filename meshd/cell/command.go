@@ -149,10 +149,8 @@ func (c *Cell) checkWriteName(code uds.Code, write uds.WriteRequest) (Response, 
 		return failure(uds.ErrorInvalid, write.Key+": this key is written by the cells themselves"), false
 	}
 	if !state.IsWorkload(name) {
-		return failure(uds.ErrorInvalid, write.Key+": not a workload key: want spread.NAME, stateful.NAME or wasm.NAME"), false
-	}
-	if !state.ValidWorkloadName(state.WorkloadName(write.Key)) {
-		return failure(uds.ErrorInvalid, write.Key+": workload names are 1 to 63 of a-z, 0-9 and -"), false
+		return failure(uds.ErrorInvalid, fmt.Sprintf("%q is no workload key: want spread.NAME, stateful.NAME or "+
+			"wasm.NAME, where NAME is 1 to 63 of a-z, 0-9 and -", write.Key)), false
 	}
 	if len(write.Value) > wire.ValueMax {
 		return failure(uds.ErrorInvalid, fmt.Sprintf("%s: specification of %d bytes: at most %d",

@@ -1,7 +1,7 @@
 // Package cell is one member of the cluster as a pure state machine: it joins the protocol parts
 // (store, gossip, anti-entropy, failure detection, placement, reconciliation) into one Cell that
 // knows neither sockets nor files nor clocks. The reactor, the simulator and the fuzzer drive the
-// very same code (DESIGN.md, "The core is a pure state machine").
+// very same code (docs/ARCHITECTURE.md).
 //
 // Inputs are method calls with the time of the cell (clock.Instant), all from one goroutine.
 // Outputs go to the interfaces below, which must not call back into the cell.
@@ -99,6 +99,9 @@ type Config struct {
 	Runner  Helper
 	Logger  Logger
 	Timing  Timing // zero = Default
+	// Observe, if set, hears the name of every key whose register changed, after the cell has taken notice
+	// itself. It may look at the cell but not call its inputs. For tests and measurements.
+	Observe func(c *Cell, name []byte)
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the constants of

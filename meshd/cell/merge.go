@@ -130,11 +130,14 @@ func (c *Cell) drain() {
 		name := c.changes.text[begin:note.end:note.end]
 		begin = note.end
 		c.view(name)
+		if c.config.Observe != nil {
+			c.config.Observe(c, name)
+		}
 		if note.from != 0 && c.isOwnFact(name) && c.schedule.reclaim == 0 {
 			c.schedule.reclaim = c.now.Add(reclaimAfter)
 		}
 		if note.spread {
-			c.gossip.Spread(c.now, name, note.from)
+			c.gossip.Queue(c.now, name, note.from)
 		}
 	}
 	c.changes.text, c.changes.list = c.changes.text[:0], c.changes.list[:0]

@@ -82,6 +82,7 @@ func (c *Cell) tickSchedule() {
 	if s.restate && c.phase != Booting && c.writes.raising == 0 {
 		c.restate()
 	}
+	c.tickStranger()
 	if c.phase != Booting && c.members.Len() > 0 {
 		if c.due(&s.wanted, wantedInterval) {
 			c.startWanted()
@@ -116,6 +117,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 			next = clock.Earliest(next, deadline)
 		}
 	}
+	consider(c.stranger.id != 0, c.stranger.due)
 	alone := c.members.Len() == 0 || c.phase == Booting
 	consider(!alone, s.antiEntropy)
 	consider(!alone && len(c.sessionsWanted) > 0, s.wanted)

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -170,6 +171,7 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	member := c.members.Get(sender)
 	if member == nil {
 		c.guests.put(c.now, sender, from, false)
+		c.noticeStranger(sender, from)
 		switch {
 		case c.guard.Validated(c.now, from):
 		case c.guests.greeted(sender, from):
@@ -188,6 +190,34 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	if returned {
 		c.wantSession(sender)
 	}
+}
+
+// strangerDelay is how long a cell that is no member yet may take to become one by gossip. One stranger is
+// looked at after the other: a cluster that grows fast has many, none of which stays one.
+const strangerDelay = 500 * time.Millisecond
+
+type stranger struct {
+	id  wire.CellID // 0 = none
+	due clock.Instant
+}
+
+// noticeStranger notes a cell that owns the cluster's key and is unknown: our state may be older than its
+// membership, as when cells that met it last were killed before their snapshot was written.
+func (c *Cell) noticeStranger(sender wire.CellID, from netip.AddrPort) {
+	if c.stranger.id == 0 && !c.guests.greeted(sender, from) {
+		c.stranger = stranger{sender, c.now.Add(strangerDelay)}
+	}
+}
+
+// tickStranger wants a session with a cell that is still unknown.
+func (c *Cell) tickStranger() {
+	if c.stranger.id == 0 || !c.stranger.due.Reached(c.now) {
+		return
+	}
+	if c.members.Get(c.stranger.id) == nil {
+		c.wantSession(c.stranger.id)
+	}
+	c.stranger = stranger{}
 }
 
 // sessionsWantedMax bounds the cells that wait for a session out of turn; the periodic rounds reach the
@@ -298,3 +328,12 @@ func (c *Cell) closest(target wire.CellID) []wire.Contact {
 
 // nodesMax is k, the number of contacts that answer one question (specification 4.5).
 const nodesMax = 20
+
+// PathTooNarrow notes that the path to an address does not carry a full datagram. Nothing is made smaller
+// for it (RES-2): the operator is told, and the cells go on by other ways (F30).
+func (c *Cell) PathTooNarrow(now clock.Instant, to netip.AddrPort) {
+	c.now = now
+	c.counters.tooNarrow++
+	c.alarms.raise(alarmPath, "warning", fmt.Sprintf("the path to %v does not carry %d bytes", to, wire.DatagramMax),
+		"raise the MTU of the link or tunnel in between")
+}

@@ -5,8 +5,6 @@ import (
 	"net"
 	"net/netip"
 
-	"colloid.net/meshd/join"
-	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
@@ -65,5 +63,3 @@ func hostAddresses() ([]netip.Addr, error) {
 	}
 	return append(v4, v6...), nil
 }
-
-func parseDoorKey(text string) (seal.Key, error) { return join.ParseDoorKey(text) }

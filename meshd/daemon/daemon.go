@@ -21,10 +21,12 @@ import (
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/control"
+	"colloid.net/meshd/join"
 	"colloid.net/meshd/reactor"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
+	"golang.org/x/sys/unix"
 )
 
 // Options of one daemon.
@@ -38,10 +40,11 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	Join      []control.Target // seeds to join while the cell is in no cluster but its own
-	SupplyFD  int              // -1: not started by the launcher
-	Quiet     bool             // log nothing (benchmarks)
-	Reactor   reactor.Options  // sizes; Bind and Driver are set from the fields above
+	Join      []control.Target                // seeds to join while the cell is in no cluster but its own
+	SupplyFD  int                             // -1: not started by the launcher
+	Quiet     bool                            // log nothing (benchmarks)
+	Observe   func(c *cell.Cell, name []byte) // see cell.Config
+	Reactor   reactor.Options                 // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -90,6 +93,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.supply != nil {
 		go d.serveSupply()
 	}
+	go d.sampleLoad()
 	if len(d.options.Join) > 0 {
 		go d.joinSeeds(ctx, d.options.Join)
 	}
@@ -216,6 +220,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
 		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
+		Observe: d.options.Observe,
 	}, nil
 }
 
@@ -247,7 +252,7 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 		Code: request.Code, Payload: request.Payload, Addresses: request.Addresses, Merge: request.Merge,
 	}
 	if request.JoinKey != "" {
-		key, err := parseDoorKey(request.JoinKey)
+		key, err := join.ParseDoorKey(request.JoinKey)
 		if err != nil {
 			return control.Response{Status: uds.Error, Errno: uds.ErrorInvalid, Text: err.Error()}
 		}
@@ -294,3 +299,13 @@ func (h *handler) Deadline() clock.Instant {
 	}
 	return h.cell.Deadline()
 }
+
+// SendFailed hears of datagrams that the kernel refused to send. Only one reason says something lasting:
+// the path is too narrow (F30).
+func (h *handler) SendFailed(to netip.AddrPort, reason unix.Errno) {
+	if reason == unix.EMSGSIZE {
+		h.cell.PathTooNarrow(h.reactor.Now(), to)
+	}
+}
+
+var _ reactor.SendObserver = (*handler)(nil)

@@ -84,6 +84,14 @@ type Gossip struct {
 	spread    func(*wire.Record) bool
 	pick      func(*wire.Record) bool
 	buffer    [wire.PayloadMax]byte
+
+	queue        []queued
+	flushDue     clock.Instant // of the queue
+	flushed      clock.Instant // last time
+	bundle       bundle
+	bundled      []*overlay.Member // targets of the bundles being sent
+	join         func(*wire.Record) bool
+	bundleBuffer [wire.PayloadMax]byte
 }
 
 // New returns a Gossip with nothing pending.
@@ -95,7 +103,7 @@ func New(options Options) *Gossip {
 	g.pending.init(options.Random.Uint64())
 	g.buckets.init(options.Random.Uint64())
 	g.skip = g.unfit
-	g.spread, g.pick = g.spreadFrame, g.pickFrame
+	g.spread, g.pick, g.join = g.spreadFrame, g.pickFrame, g.joinFrame
 	return g
 }
 
@@ -112,15 +120,16 @@ func (g *Gossip) Spread(now clock.Instant, name []byte, except wire.CellID) {
 	}
 }
 
-// Ack takes an acknowledgement and reports whether a frame of this Gossip was waiting for it.
+// Ack takes an acknowledgement and reports whether a frame of this Gossip was waiting for it. Frames that
+// travelled in one bundle are acknowledged together.
 func (g *Gossip) Ack(_ clock.Instant, from wire.CellID, nonce uint32) bool {
-	i := g.pending.byNonce(from, nonce)
-	if i < 0 {
-		return false
+	known := false
+	for i := g.pending.byNonce(from, nonce); i >= 0; i = g.pending.byNonce(from, nonce) {
+		g.pending.remove(i)
+		g.stats.Acked++
+		known = true
 	}
-	g.pending.remove(i)
-	g.stats.Acked++
-	return true
+	return known
 }
 
 // Forget gives up on a peer that left or died: at the next Tick ring edges to it move on, others go.
@@ -133,8 +142,11 @@ func (g *Gossip) Forget(peer wire.CellID) {
 	}
 }
 
-// Tick retries what is due.
+// Tick sends what is queued and retries what is due.
 func (g *Gossip) Tick(now clock.Instant) {
+	if len(g.queue) > 0 && g.flushDue.Reached(now) {
+		g.flush(now)
+	}
 	for {
 		i := g.pending.first()
 		if i < 0 || !g.pending.slots[i].due.Reached(now) {
@@ -144,12 +156,16 @@ func (g *Gossip) Tick(now clock.Instant) {
 	}
 }
 
-// Deadline returns when the next retry is due.
+// Deadline returns when the queue or the next retry is due.
 func (g *Gossip) Deadline() clock.Instant {
-	if i := g.pending.first(); i >= 0 {
-		return g.pending.slots[i].due
+	next := clock.Never
+	if len(g.queue) > 0 {
+		next = g.flushDue
 	}
-	return clock.Never
+	if i := g.pending.first(); i >= 0 {
+		next = clock.Earliest(next, g.pending.slots[i].due)
+	}
+	return next
 }
 
 // Stats returns the counters.
@@ -234,14 +250,18 @@ func (g *Gossip) render(r *wire.Record) {
 // send transmits the rendered frame for a slot as its attempt number attempts+1.
 func (g *Gossip) send(now clock.Instant, at int32, m *overlay.Member, attempts uint8) {
 	nonce := g.options.Nonce()
+	g.pending.sent(at, nonce, attempts+1, now.Add(g.wait(m, attempts)))
+	g.stats.Sent++
+	g.options.Send(m.ID, g.form, nonce, g.rendered)
+}
+
+// wait is how long an acknowledgement is awaited after attempt number attempts+1.
+func (g *Gossip) wait(m *overlay.Member, attempts uint8) time.Duration {
 	wait := max(retryBase<<attempts, roundTripsToWait*m.RTT)
 	if attempts+1 == attemptsMax { // only its acknowledgement is awaited
 		wait = max(lastWait, roundTripsToWait*m.RTT)
 	}
-	wait += time.Duration(g.options.Random.Int64N(int64(wait)*2*jitterPercent/100+1)) - wait*jitterPercent/100
-	g.pending.sent(at, nonce, attempts+1, now.Add(wait))
-	g.stats.Sent++
-	g.options.Send(m.ID, g.form, nonce, g.rendered)
+	return wait + time.Duration(g.options.Random.Int64N(int64(wait)*2*jitterPercent/100+1)) - wait*jitterPercent/100
 }
 
 // retry handles a slot that is due: send again, move the ring edge on, or give up.

@@ -3,7 +3,6 @@ package join
 import (
 	"encoding/base32"
 	"fmt"
-	"strings"
 
 	"colloid.net/meshd/seal"
 )
@@ -35,21 +34,4 @@ func ParseDoorKey(text string) (seal.Key, error) {
 		return seal.Key{}, fmt.Errorf("door key is mistyped: it has only the characters a-z and 2-7")
 	}
 	return door, nil
-}
-
-// ParseTarget splits "HOST" or "HOST#KEY" as colloid connect takes it; key is nil without one. Host is
-// not looked at further.
-func ParseTarget(text string) (host string, key *seal.Key, err error) {
-	host, keyText, locked := strings.Cut(text, "#")
-	if host == "" {
-		return "", nil, fmt.Errorf("join target has no host: want HOST or HOST#KEY")
-	}
-	if !locked {
-		return host, nil, nil
-	}
-	door, err := ParseDoorKey(keyText)
-	if err != nil {
-		return "", nil, err
-	}
-	return host, &door, nil
 }

@@ -34,24 +34,6 @@ func TestD1_DoorKeyText(t *testing.T) {
 
 const goldenDoorKey = "3ltcmfij5xs33imtdsxypoidp6niw3nn5f2le6wfgpqsa3dd2yoq"
 
-func TestParseTarget(t *testing.T) {
-	door := DoorKey(cluster)
-	host, key, err := ParseTarget("example.net:12421")
-	if err != nil || host != "example.net:12421" || key != nil {
-		t.Errorf("without key: %q, %v", host, err)
-	}
-	host, key, err = ParseTarget("[2001:db8::1]:12421#" + FormatDoorKey(door))
-	if err != nil || host != "[2001:db8::1]:12421" || key == nil || *key != door {
-		t.Errorf("with key: %q, %v", host, err)
-	}
-	for _, text := range []string{"", "#", "#" + FormatDoorKey(door), "host#", "host#x", "host#a#" +
-		FormatDoorKey(door)} {
-		if _, _, err := ParseTarget(text); err == nil {
-			t.Errorf("%q accepted", text)
-		}
-	}
-}
-
 func TestDoorKeysComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := seal.Key(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "key"))

@@ -13,8 +13,11 @@ import (
 
 func address(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// TestD1_SeedLimits holds the rates named in the contract: 256 burst and 200/s overall, 20 burst and
-// 5/s per /24 or /56, loopback free of the latter.
+// tight are limits of a source small enough to be met before the overall ones.
+var tight = Limits{SourceBurst: 20, SourcePerSecond: 5}
+
+// TestD1_SeedLimits holds what the limits mean: 256 burst and 200/s overall, and fewer per /24 or /56, of
+// which loopback is free.
 func TestD1_SeedLimits(t *testing.T) {
 	count := func(l *limiter, now clock.Instant, tries int, from func(i int) netip.Addr) (admitted int) {
 		for i := range tries {
@@ -26,7 +29,7 @@ func TestD1_SeedLimits(t *testing.T) {
 	}
 	same := func(text string) func(int) netip.Addr { return func(int) netip.Addr { return address(text) } }
 	const second = clock.Instant(time.Second)
-	l := newLimiter(Limits{})
+	l := newLimiter(tight)
 	start := 1000 * second
 	for _, test := range []struct {
 		name string
@@ -123,7 +126,7 @@ func TestBucketAgainstDefinition(t *testing.T) {
 }
 
 func TestAnswerRefusesTooMany(t *testing.T) {
-	seed := NewSeed(chacha(9), Limits{})
+	seed := NewSeed(chacha(9), tight)
 	joiner := NewJoiner(chacha(1), hello, nil)
 	for i := range 21 {
 		reply, ok := seed.Answer(1, source, joiner.Request(), Door{true, cluster}, nil)

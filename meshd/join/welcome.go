@@ -2,6 +2,7 @@ package join
 
 import (
 	"colloid.net/meshd/seal"
+	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
 
@@ -51,7 +52,7 @@ type Welcome struct {
 func appendWelcome(dst []byte, w Welcome) []byte {
 	switch {
 	case w.Refused != "":
-		text := printable(w.Refused)
+		text := state.Printable(w.Refused, refusedTextMax)
 		return append(append(dst, outcomeRefused, byte(len(text))), text...)
 	case w.Collision:
 		return append(dst, outcomeCollided)
@@ -74,16 +75,6 @@ func appendWelcome(dst []byte, w Welcome) []byte {
 	return dst
 }
 
-func printable(text string) []byte {
-	out := []byte(text[:min(len(text), refusedTextMax)])
-	for i, b := range out {
-		if b < 0x20 || b > 0x7e {
-			out[i] = '?'
-		}
-	}
-	return out
-}
-
 // parseWelcome decodes what appendWelcome wrote and nothing else. Loopback members are left out
 // unless asked for.
 func parseWelcome(raw []byte, loopback bool) (Welcome, error) {
@@ -96,7 +87,7 @@ func parseWelcome(raw []byte, loopback bool) (Welcome, error) {
 		return Welcome{Collision: true}, nil
 	case outcome == outcomeRefused && len(raw) > 1 && raw[0] <= refusedTextMax && len(raw) == 1+int(raw[0]):
 		text := string(raw[1:])
-		if string(printable(text)) != text {
+		if string(state.Printable(text, refusedTextMax)) != text {
 			return Welcome{}, ErrMalformed
 		}
 		return Welcome{Refused: text}, nil

@@ -98,9 +98,9 @@ func AppendCellContact(dst []byte, c CellContact) []byte {
 	dst = appendTLV(dst, tagVersions, []byte{c.VersionMin, c.VersionMax})
 	dst = appendTLV32(dst, tagFeatures, c.Features)
 	dst = appendTLV32(dst, tagKeysMax, c.KeysMax)
-	dst = appendTLV(dst, tagArch, printable(c.Arch, 16))
-	dst = appendTLV(dst, tagHostname, printable(c.Hostname, 63))
-	dst = appendTLV(dst, tagSoftware, printable(c.Software, 31))
+	dst = appendTLV(dst, tagArch, Printable(c.Arch, 16))
+	dst = appendTLV(dst, tagHostname, Printable(c.Hostname, 63))
+	dst = appendTLV(dst, tagSoftware, Printable(c.Software, 31))
 	for _, candidate := range c.Candidates {
 		if !candidate.valid() {
 			panic("state: candidate without a usable address: " + candidate.Address.String())

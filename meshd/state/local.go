@@ -232,7 +232,7 @@ func AppendCellDenial(dst []byte, d CellDenial) []byte {
 	dst = append(dst, valueVersion)
 	dst = appendTLV64(dst, tagKeyHash, d.KeyHash)
 	dst = appendTLV64(dst, tagDigest, d.Digest)
-	return appendTLV(dst, tagReason, printable(d.Reason, 200))
+	return appendTLV(dst, tagReason, Printable(d.Reason, 200))
 }
 
 // ParseCellDenial decodes what AppendCellDenial wrote.

@@ -78,8 +78,9 @@ func textOf(field []byte) (string, error) {
 
 func isPrintable(b byte) bool { return b >= 0x20 && b <= 0x7e }
 
-// printable cuts a text to limit bytes and replaces what textOf would not accept.
-func printable(text string, limit int) []byte {
+// Printable cuts a text to limit bytes and replaces what is not printable ASCII by question marks. All texts
+// for people that travel between cells have this form: they end up on terminals.
+func Printable(text string, limit int) []byte {
 	out := []byte(text[:min(len(text), limit)])
 	for i, b := range out {
 		if !isPrintable(b) {

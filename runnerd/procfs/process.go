@@ -159,12 +159,16 @@ const ticksPerSecond = 100
 
 // Age is how long ago the process started.
 func (p Process) Age() time.Duration {
+	return max(0, BootTime()-time.Duration(p.StartTicks)*(time.Second/ticksPerSecond))
+}
+
+// BootTime is the time since the kernel started, suspension included. It goes on when daemons are restarted.
+func BootTime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return 0
+		panic(fmt.Sprintf("procfs: clock: %v", err))
 	}
-	started := time.Duration(p.StartTicks) * (time.Second / ticksPerSecond)
-	return max(0, time.Duration(now.Nano())-started)
+	return time.Duration(now.Nano())
 }
 
 // MemoryMiB is the memory of the host.

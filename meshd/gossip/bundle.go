@@ -1,0 +1,147 @@
+package gossip
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/wire"
+)
+
+// Bundles. Changes that are there at the same moment share their targets and travel together, several
+// records in one AE_STATE with one acknowledgement for all. A change that comes alone goes out at once, as
+// it is; only where the last ones went out less than bundleWindow ago does it wait for company. When a
+// hundred cells join together this is the difference between one datagram per change and cell and one per
+// seven, and between being woken for each and for all.
+
+const (
+	// queueMax bounds the changes that wait; a full queue is sent on the spot.
+	queueMax = 512
+	// bundleWindow is short beside what a storm of changes takes anyway, and long beside a round trip in
+	// one building.
+	bundleWindow = 5 * time.Millisecond
+)
+
+type queued struct {
+	name   [wire.NameMax]byte
+	length uint8
+	except wire.CellID
+}
+
+// Queue is Spread at the Tick that is due next, together with what else is queued by then.
+func (g *Gossip) Queue(now clock.Instant, name []byte, except wire.CellID) {
+	if len(name) == 0 || len(name) > wire.NameMax {
+		return
+	}
+	for i := range g.queue {
+		if q := &g.queue[i]; string(q.name[:q.length]) == string(name) {
+			if q.except != except {
+				q.except = 0 // nobody has all of it already
+			}
+			return
+		}
+	}
+	if len(g.queue) == queueMax {
+		g.flush(now)
+	}
+	if len(g.queue) == 0 {
+		g.flushDue = max(now, g.flushed.Add(bundleWindow))
+	}
+	g.queue = append(g.queue, queued{except: except, length: uint8(len(name))})
+	copy(g.queue[len(g.queue)-1].name[:], name)
+}
+
+// flush sends what is queued.
+func (g *Gossip) flush(now clock.Instant) {
+	g.flushed = now
+	if len(g.queue) == 1 {
+		q := &g.queue[0]
+		g.Spread(now, q.name[:q.length], q.except)
+	} else if len(g.queue) > 1 {
+		g.flushBundles(now)
+	}
+	g.queue = g.queue[:0]
+}
+
+// flushBundles chooses targets once for all that is queued. A change that came from one of them is spread
+// by itself, so that it still goes to three cells.
+func (g *Gossip) flushBundles(now clock.Instant) {
+	g.now, g.except = now, 0
+	g.choose()
+	g.bundled = append(g.bundled[:0], g.targets...)
+	ring := g.ringFirst
+	for i, target := range g.bundled {
+		g.startBundle(target, ring && i == 0)
+		for j := range g.queue {
+			q := &g.queue[j]
+			if !g.cameFromTarget(q) {
+				g.name, g.except, g.frame = q.name[:q.length], q.except, 0
+				g.options.Store.Frames(g.name, wire.SealedPayloadMax, g.join)
+			}
+		}
+		g.sendBundle()
+	}
+	for j := range g.queue {
+		if q := &g.queue[j]; g.cameFromTarget(q) {
+			g.Spread(now, q.name[:q.length], q.except)
+		}
+	}
+}
+
+func (g *Gossip) cameFromTarget(q *queued) bool {
+	for _, target := range g.bundled {
+		if target.ID == q.except {
+			return true
+		}
+	}
+	return false
+}
+
+// bundle is the AE_STATE under construction for one target.
+type bundle struct {
+	target  *overlay.Member
+	ring    bool
+	nonce   uint32
+	records int
+	payload []byte
+}
+
+func (g *Gossip) startBundle(target *overlay.Member, ring bool) {
+	g.bundle = bundle{target: target, ring: ring, nonce: g.options.Nonce(), payload: g.bundleBuffer[:0]}
+}
+
+// joinFrame adds one frame of a register to the bundle and opens its slot.
+func (g *Gossip) joinFrame(r *wire.Record) bool {
+	if g.frame == FramesMax {
+		return false
+	}
+	b := &g.bundle
+	if b.records > 0 && len(b.payload)+wire.RecordSize(r) > wire.SealedPayloadMax {
+		target, ring := b.target, b.ring
+		g.sendBundle()
+		g.startBundle(target, ring)
+	}
+	b.payload = wire.AppendStateRecord(b.payload, r)
+	b.records++
+	at := g.pending.byKey(b.target.ID, r.KeyHash, g.frame)
+	if at >= 0 {
+		g.stats.Replaced++
+	} else {
+		at = g.open(b.target.ID, r.KeyHash, g.frame)
+	}
+	s := &g.pending.slots[at]
+	s.nameLength = uint8(copy(s.name[:], g.name))
+	s.except = g.except
+	s.ring = s.ring || b.ring
+	g.pending.sent(at, b.nonce, 1, g.now.Add(g.wait(b.target, 0)))
+	g.frame++
+	return true
+}
+
+func (g *Gossip) sendBundle() {
+	if g.bundle.records == 0 {
+		return
+	}
+	g.stats.Sent++
+	g.options.Send(g.bundle.target.ID, wire.TypeAEState, g.bundle.nonce, g.bundle.payload)
+}
