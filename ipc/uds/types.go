@@ -66,6 +66,9 @@ type CellInfo struct {
 	MemoryMiB      uint32   `json:"memory_mib"`
 	LimitsEnforced bool     `json:"limits_enforced"`
 	Instances      int      `json:"instances"`
+	CPUPercent     *int     `json:"cpu_percent,omitempty"` // of the host, smoothed; absent = not known
+	MemoryPercent  *int     `json:"memory_percent,omitempty"`
+	DiskPercent    *int     `json:"disk_percent,omitempty"`
 }
 
 // WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid.

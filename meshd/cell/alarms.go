@@ -59,6 +59,7 @@ type counters struct {
 	malformed, unsealed, rejected  uint64
 	unhandled, unroutable, guarded uint64
 	joinsDropped, sessions         uint64
+	tooNarrow                      uint64
 	actions, actionsDelayed        uint64
 }
 

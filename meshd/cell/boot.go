@@ -42,8 +42,8 @@ type bootState struct {
 	peers         []wire.Contact
 }
 
-// load brings back what the directory held. A snapshot that does not load is reported, not trusted.
-func (c *Cell) load() {
+// restore brings back what the directory held. A snapshot that does not load is reported, not trusted.
+func (c *Cell) restore() {
 	if data := c.config.Snapshot; len(data) >= 8 && binary.BigEndian.Uint64(data) != c.clusterID {
 		c.log(LevelWarning, "the state snapshot is of another cluster and is left out")
 	} else if len(data) >= 8 {

@@ -74,6 +74,7 @@ type Cell struct {
 	leaving    *leaveAttempt
 	guests     guestTable
 	checks     addressChecks
+	load       loadState
 	schedule   schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
@@ -143,7 +144,7 @@ func (c *Cell) Start(now clock.Instant) {
 		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
 	}
 	c.enter(cluster)
-	c.load()
+	c.restore()
 	c.startBoot()
 	c.drain()
 }
@@ -187,6 +188,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.guests.init()
 	c.checks.init()
 	c.phase = Booting
+	c.load = loadState{}
 	c.schedule = schedule{}
 	c.successor = 0
 	c.stranger = stranger{}

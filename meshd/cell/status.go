@@ -78,6 +78,9 @@ func (c *Cell) cellInfos() []uds.CellInfo {
 			info.State = view.status.Life.String()
 		}
 		c.describeContact(&info, view)
+		info.CPUPercent = c.loadOf(id, state.LoadCPU)
+		info.MemoryPercent = c.loadOf(id, state.LoadMemory)
+		info.DiskPercent = c.loadOf(id, state.LoadDisk)
 		infos = append(infos, info)
 	}
 	return infos
@@ -102,6 +105,20 @@ func (c *Cell) describeContact(info *uds.CellInfo, view *cellView) {
 	if m.Heard != 0 {
 		info.HeardSeconds = float64(c.now.Sub(m.Heard)/time.Millisecond) / 1000
 	}
+}
+
+// loadOf returns a load figure of a cell, nil if it has not said one.
+func (c *Cell) loadOf(id wire.CellID, field string) *int {
+	value, ok := c.newest([]byte(state.LoadKey(id, field)))
+	if !ok {
+		return nil
+	}
+	percent, err := state.ParseLoad(value)
+	if err != nil {
+		return nil
+	}
+	figure := int(percent)
+	return &figure
 }
 
 func runtimesOf(flags uint32) []string {
@@ -283,6 +300,7 @@ func (c *Cell) metrics() []uds.Metric {
 		counter("messages_unhandled_total", "messages of types this version does not handle", n.unhandled),
 		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
 		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
+		counter("datagrams_too_large_total", "datagrams that a path on the way could not carry", n.tooNarrow),
 		counter("joins_dropped_total", "join requests dropped by rate limits or as malformed", n.joinsDropped),
 		counter("antientropy_sessions_total", "completed anti-entropy sessions", n.sessions),
 		counter("actions_total", "starts and stops given to runnerd", n.actions),

@@ -26,6 +26,7 @@ import (
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
+	"golang.org/x/sys/unix"
 )
 
 // Options of one daemon.
@@ -92,6 +93,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.supply != nil {
 		go d.serveSupply()
 	}
+	go d.sampleLoad()
 	if len(d.options.Join) > 0 {
 		go d.joinSeeds(ctx, d.options.Join)
 	}
@@ -297,3 +299,13 @@ func (h *handler) Deadline() clock.Instant {
 	}
 	return h.cell.Deadline()
 }
+
+// SendFailed hears of datagrams that the kernel refused to send. Only one reason says something lasting:
+// the path is too narrow (F30).
+func (h *handler) SendFailed(to netip.AddrPort, reason unix.Errno) {
+	if reason == unix.EMSGSIZE {
+		h.cell.PathTooNarrow(h.reactor.Now(), to)
+	}
+}
+
+var _ reactor.SendObserver = (*handler)(nil)

@@ -144,6 +144,9 @@ func (n *Node) JumpClock(d time.Duration) {
 // inputsPausedMax bounds what a paused process' socket holds.
 const inputsPausedMax = 1000
 
+// Input hands one input to the cell, for tests of inputs that nothing here models.
+func (n *Node) Input(f func(now clock.Instant)) { n.input(f) }
+
 // input hands one input to the cell, arms its next tick, and lets the checkers look.
 func (n *Node) input(f func(now clock.Instant)) {
 	if n.cell == nil {

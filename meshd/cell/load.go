@@ -1,0 +1,82 @@
+package cell
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/state"
+)
+
+// Load of the host is shown to people. It is published seldom: a figure that follows every breath of a
+// machine would cost a thousand cells three thousand writes a second (F59).
+const (
+	// loadSmoothing is the time constant of the moving average.
+	loadSmoothing = 30 * time.Second
+	// loadPublishInterval is the least time between two writes of one figure.
+	loadPublishInterval = 30 * time.Second
+	// A figure is written when it moved by 15 % of the last one written and by 5 points at least; the
+	// second bound also covers a last one of zero.
+	loadRelativePercent = 15
+	loadPoints          = 5
+	// hundredth: figures are kept in hundredths of a point, so that smoothing is exact integer arithmetic
+	// and equal on every machine.
+	hundredth = 100
+)
+
+// HostLoad is one sample, in hundredths of a percent.
+type HostLoad struct{ CPU, Memory, Disk int }
+
+// loadFigure is one smoothed figure and what was last said of it.
+type loadFigure struct {
+	known     bool
+	average   int // hundredths of a point
+	said      int // points
+	saidAt    clock.Instant
+	published bool
+}
+
+type loadState struct {
+	sampled clock.Instant
+	figures [3]loadFigure
+}
+
+var loadFields = [3]string{state.LoadCPU, state.LoadMemory, state.LoadDisk}
+
+// Load takes a sample of the host's load, about every 5 s.
+func (c *Cell) Load(now clock.Instant, sample HostLoad) {
+	c.now = now
+	elapsed := now.Sub(c.load.sampled)
+	c.load.sampled = now
+	for i, value := range [3]int{sample.CPU, sample.Memory, sample.Disk} {
+		f := &c.load.figures[i]
+		f.add(min(max(value, 0), 100*hundredth), elapsed)
+		if c.phase == Active && f.worthSaying(now) {
+			f.said, f.saidAt, f.published = (f.average+hundredth/2)/hundredth, now, true
+			c.publish(state.LoadKey(c.config.Self, loadFields[i]), state.AppendLoad(nil, uint8(f.said)))
+		}
+	}
+	c.drain()
+}
+
+// add moves the average towards a sample by the share of the time constant that has passed.
+func (f *loadFigure) add(value int, elapsed time.Duration) {
+	if !f.known || elapsed >= loadSmoothing {
+		f.known, f.average = true, value
+		return
+	}
+	f.average += (value - f.average) * int(elapsed/time.Millisecond) / int(loadSmoothing/time.Millisecond)
+}
+
+func (f *loadFigure) worthSaying(now clock.Instant) bool {
+	if !f.published {
+		return true
+	}
+	if now.Sub(f.saidAt) < loadPublishInterval {
+		return false
+	}
+	moved := f.average - f.said*hundredth
+	if moved < 0 {
+		moved = -moved
+	}
+	return moved >= loadPoints*hundredth && moved*100 >= f.said*hundredth*loadRelativePercent
+}
