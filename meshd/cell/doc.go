@@ -22,10 +22,11 @@
 //	cell.go       construction, Receive, Tick, Deadline
 //	merge.go      the only way into the store for what others wrote; sessions for new ring edges
 //	write.go      the only ways into it for what is written here: facts, claims, operators' writes
-//	boot.go       from some files to a member; join.go: into another cluster, and out of it
+//	boot.go       from some files to a member
+//	join.go       into another cluster; leave.go: out of it
 //	send.go       the only way out; whose address is believed
 //	isolation.go  who counts for placement: isolation, holds of returned cells
-//	actuate.go    plan, reconciliation, runnerd
+//	actuate.go    plan and reconciliation; runner.go: what runnerd says; load.go: how busy the host is
 //	schedule.go   what is done periodically; snapshots, peers, garbage
 //	behind.go     cells that were restored from an older copy of their directory
 //	command.go    requests of the command socket; status.go: the answers
