@@ -163,7 +163,7 @@ func (c *Cell) bootCandidates() []wire.CellID {
 }
 
 // sessionCompleted is told by anti-entropy that all differences with a peer were exchanged.
-func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
+func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	c.counters.sessions++
 	if !c.boot.compared {
 		c.boot.compared = true
