@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"colloid.net/meshd/clock"
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -32,7 +33,7 @@ func (c *Cell) receiveDelta(from wire.CellID, header wire.Header, payload []byte
 }
 
 // mergeSession is the merge path of anti-entropy, which answers stale entries itself.
-func (c *Cell) mergeSession(_ clockInstant, from wire.CellID, record *wire.Record) crdt.Outcome {
+func (c *Cell) mergeSession(_ clock.Instant, from wire.CellID, record *wire.Record) crdt.Outcome {
 	return c.merge(from, record)
 }
 

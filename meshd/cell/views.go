@@ -7,12 +7,18 @@ import (
 	"strings"
 
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
-type clockInstant = clock.Instant
+// What a cell handles most, by short names.
+type (
+	member   = overlay.Member
+	register = crdt.Register
+)
 
 // views mirror the store decoded, by meaning instead of by key. They are rebuilt from the store alone,
 // so two cells with equal stores have equal views (EXEC-2).
