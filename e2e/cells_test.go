@@ -313,3 +313,66 @@ func TestF8_LeaveUnderLoadFailsNoRequest(t *testing.T) {
 func (f *fixture) url(cell *cluster.Cell) string {
 	return "http://" + cell.Address.String() + ":" + strconv.Itoa(f.port) + "/"
 }
+
+// A host whose policy lacks the program says no: the replica runs elsewhere, and explain says why (D2).
+func TestD2_DeniedProcessMovesElsewhere(t *testing.T) {
+	f := startWith(t, cluster.Options{Denied: []int{0}})
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
+	f.answers(f.Cells[0], 2)
+	if running := f.Cells[0].Running("hello"); len(running) > 0 {
+		t.Errorf("the program runs where it is denied: %v", running)
+	}
+	// Three replicas cannot be placed on two cells; the reason is told on every cell.
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(3, ""))
+	for _, cell := range f.Cells {
+		f.wait("the reason on "+cell.Name, func(ctx context.Context) error {
+			text, err := cell.Command(ctx, "explain", "hello")
+			if err == nil && !strings.Contains(text, "policy") && !strings.Contains(text, "denied") {
+				err = fmt.Errorf("explain says %q", text)
+			}
+			return err
+		})
+	}
+	t.Log(f.run(f.Cells[1], 0, "explain", "hello"))
+	f.answers(f.Cells[1], 2)
+}
+
+// A dead cell is declared gone, so that nothing counts on it; one that is alive cannot be. When it turns up
+// again after all it is a member again (F46).
+func TestF46_ForgottenCellLeavesTheList(t *testing.T) {
+	f := start(t, 3)
+	first, lost := f.Cells[0], f.Cells[2]
+	status, err := lost.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := first.Run(t.Context(), "forget", status.Cell.ID)
+	refused(t, "forget the living", result, err, 1, status.Cell.ID)
+	if err := lost.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.wait("the cell to be dead", func(ctx context.Context) error {
+		result, err := first.Run(ctx, "forget", status.Cell.ID)
+		if err == nil && result.Exit != 0 {
+			err = fmt.Errorf("exit %d: %s", result.Exit, result.Errors)
+		}
+		return err
+	})
+	for _, cell := range f.Cells[:2] {
+		f.wait("the cell to be gone on "+cell.Name, func(ctx context.Context) error {
+			now, err := cell.Status(ctx)
+			for _, c := range now.Cells {
+				if err == nil && c.ID == status.Cell.ID && c.State != "gone" {
+					err = fmt.Errorf("it is %s", c.State)
+				}
+			}
+			return err
+		})
+	}
+	if err := lost.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.WaitConverged(t.Context(), patience); err != nil {
+		t.Fatal(err)
+	}
+}
