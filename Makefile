@@ -50,8 +50,20 @@ bench-packages: ## the Go benchmarks of all packages
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
 
 .PHONY: bench-cluster
-bench-cluster: build ## failover and request times of real cells; ROUNDS=n
-	$(GO) run ./e2e/bench -bin bin -rounds $(or $(ROUNDS),5)
+bench-cluster: build ## 128 cells beside memberlist, failover, idle cost; ARGS="-only failover"
+	cd bench && TMPDIR=$$(test -d /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) $(GO) run ./cluster -bin ../bin $(ARGS)
+
+.PHONY: e2e
+e2e: build ## the end-to-end tests alone, the long parts too
+	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 30m ./e2e/...
+
+.PHONY: demo-ten
+demo-ten: build ## the demo ten times in a row, as it is run by this user
+	@$(GO) build -o bin/ ./e2e/demo
+	@for round in 1 2 3 4 5 6 7 8 9 10; do \
+		$(DEMO) > bin/demo.log 2>&1 || { cat bin/demo.log; echo "demo $$round of 10 failed"; exit 1; }; \
+		sed -n "s/.*two replicas answer again, \(.*\)/demo $$round of 10 passed, failover: \1/p" bin/demo.log; \
+	done
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for T each (default 60s)
