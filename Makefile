@@ -80,6 +80,7 @@ lint: ## gofmt, vet for amd64 and arm64, house rules
 		if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
 	GOARCH=amd64 $(GO) vet $(PACKAGES)
 	GOARCH=arm64 $(GO) vet $(PACKAGES)
+	cd bench && $(GO) vet ./...
 	$(GO) test ./internal/house
 
 .PHONY: install
