@@ -115,8 +115,6 @@ func (s *session) explain(what string, err error) error {
 // hint is the way out of an error number, in addition to the daemon's text.
 func hint(number uint16) string {
 	switch number {
-	case uds.ErrorPermission:
-		return ": become root or a member of group colloid-admin"
 	case uds.ErrorBusy:
 		return ": try again in a few seconds"
 	case uds.ErrorNoSpace:

@@ -300,3 +300,21 @@ func TestF25_RepeatedBeginEnds(t *testing.T) {
 		}
 	}
 }
+
+// A BEGIN or END that arrives twice, or late, never starts an exchange that feeds on itself: what answers is
+// not answered (found by the simulator: thousands of datagrams a second, for ever).
+func TestF25_RepeatedMessagesComeToRest(t *testing.T) {
+	for seed := range uint64(60) {
+		n := newNetwork(t, seed, 2)
+		n.duplicate, n.loss = 0.5, 0.1
+		for round := range uint64(6) {
+			load(n.cells[1].store, 10, 10*round+1)
+			load(n.cells[2].store, 10, 10*round+5)
+			n.session(1, 2)
+			n.session(2, 1)
+		}
+		if n.datagrams > 2000 {
+			t.Fatalf("seed %d: %d datagrams for twelve small sessions", seed, n.datagrams)
+		}
+	}
+}

@@ -25,12 +25,11 @@ const (
 // tells no secret, and goes out only as far as the address has paid for it (F14).
 func (c *Cell) refusedReplay(from netip.AddrPort, header wire.Header, size int, trailer []byte) {
 	name := []byte(state.StatusKey(header.Sender))
-	register, found := c.store.Get(name)
-	if !found || len(trailer) != wire.TrailerSize || header.Sender == c.config.Self || !c.admissible(from) {
+	if _, found := c.store.Get(name); !found || len(trailer) != wire.TrailerSize || header.Sender == c.config.Self || !c.admissible(from) {
 		return
 	}
 	counts := binary.BigEndian.Uint64(trailer) >> wire.CounterBits
-	if wire.ContextLookup(register.Context(), header.Sender)>>wire.CounterBits <= counts {
+	if uint64(c.opener.Newest(header.Sender)) <= counts {
 		return // an ordinary repetition
 	}
 	if last, told := c.behind[header.Sender]; told && c.now.Sub(last) < behindInterval {
@@ -51,4 +50,24 @@ func (c *Cell) refusedReplay(from netip.AddrPort, header wire.Header, size int, 
 		}
 		return false
 	})
+}
+
+// behindRaisesMax bounds how far a booting cell feels its way in one run.
+const behindRaisesMax = 64
+
+// toldOwnStatus: somebody shows a booting cell its own status, which holds nothing new. If nobody answers it
+// otherwise, it counts under an incarnation that was used already, though not for any write that is known: by
+// a run that ended before it could say anything. The next one may be free.
+func (c *Cell) toldOwnStatus() {
+	last, told := c.behind[c.config.Self]
+	if c.phase != Booting || c.writes.raising != 0 || c.writes.felt >= behindRaisesMax ||
+		c.now.Sub(c.boot.since) < behindInterval || told && c.now.Sub(last) < behindInterval {
+		return
+	}
+	if c.behind == nil {
+		c.behind = make(map[wire.CellID]clock.Instant)
+	}
+	c.behind[c.config.Self] = c.now
+	c.writes.felt++
+	c.raise(c.incarnation + 1)
 }

@@ -165,6 +165,13 @@ func (c *Cell) bootCandidates() []wire.CellID {
 // sessionCompleted is told by anti-entropy that all differences with a peer were exchanged.
 func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	c.counters.sessions++
+	// What the others know to be superseded may have left no other trace of this cell's later dots (F1, F45).
+	if own := c.store.Stable(c.config.Self); own > uint64(c.incarnation)<<wire.CounterBits|c.counter {
+		c.changes.ownAhead = max(c.changes.ownAhead, own)
+	}
+	if c.changes.ownAhead != 0 {
+		c.ownDotAhead() // before anything is written
+	}
 	if !c.boot.compared {
 		c.boot.compared = true
 		c.ownStable()

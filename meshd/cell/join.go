@@ -47,6 +47,7 @@ type joinAttempt struct {
 	ticket    uint64 // of the stored cluster, 0 before the handshake ended
 	welcome   join.Welcome
 	entered   bool
+	waits     bool // all is here but the next incarnation, under which the carried keys are written
 	refusal   string
 	reply     func(Response)
 }
@@ -293,6 +294,10 @@ func (c *Cell) meet(members []wire.Contact, dialled netip.AddrPort) {
 }
 
 func (c *Cell) joinCompleted() {
+	if c.writes.raising != 0 {
+		c.joining.waits = true // no dot may be issued now
+		return
+	}
 	for _, key := range c.joining.carried {
 		c.mergeCarried(key)
 	}

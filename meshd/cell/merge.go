@@ -26,6 +26,9 @@ func (c *Cell) receiveDelta(from wire.CellID, header wire.Header, payload []byte
 	if outcome.Stale {
 		c.answerStale(from)
 	}
+	if c.phase == Booting && !outcome.Changed && string(record.Name) == state.StatusKey(c.config.Self) {
+		c.toldOwnStatus()
+	}
 	c.send(from, wire.TypeDeltaAck, header.Nonce, wire.AppendDeltaAck(c.payload[:0], record.KeyHash))
 }
 

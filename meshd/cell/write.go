@@ -46,6 +46,7 @@ type writeState struct {
 	raising uint64   // ticket of an incarnation on its way to the disk, 0 = none
 	raiseTo uint32
 	raises  int  // of the incarnation in this run, because others had seen more of this cell
+	felt    int  // incarnations tried by a booting cell that nobody answers
 	spent   bool // there is no incarnation left; the next start draws another id
 }
 
@@ -364,6 +365,11 @@ func (c *Cell) ownDotAhead() {
 	}
 	c.alarms.raise(alarmOwnDot, "warning", "the cluster remembers writes that this cell's disk does not",
 		"the state directory was restored from an older copy; its writes go on under a new incarnation")
+	c.raise(target)
+}
+
+// raise makes an incarnation durable; it is used from then on.
+func (c *Cell) raise(target uint32) {
 	c.writes.raiseTo = target
 	c.writes.raising = c.nextTicket()
 	c.config.Storage.SaveIncarnation(c.writes.raising, target)
@@ -381,5 +387,8 @@ func (c *Cell) incarnationStored(err error) {
 	c.sealer = seal.NewSealer(c.cluster.Key, c.config.Self, c.incarnation)
 	if c.phase != Booting {
 		c.restate()
+	}
+	if c.joining != nil && c.joining.waits {
+		c.joinCompleted()
 	}
 }

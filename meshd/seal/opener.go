@@ -105,6 +105,15 @@ func (o *Opener) RefuseBefore(id wire.CellID, incarnation uint32) {
 	o.rememberFloor(id, counter)
 }
 
+// Newest returns the incarnation of the newest datagram of a sender that was opened, 0 if none is remembered.
+func (o *Opener) Newest(id wire.CellID) uint32 {
+	if at, ok := o.index[id]; ok {
+		row := &o.senders[at]
+		return uint32(max(row.replay.top, row.replay.floor) >> wire.CounterBits)
+	}
+	return uint32(o.floors[id].counter >> wire.CounterBits)
+}
+
 // Open verifies a datagram, decrypts its payload in place and returns it; the slice is valid as long as
 // the datagram's buffer. The header is filled as far as it was read even with an error, for counting;
 // nothing in it is to be believed then. After an error the bytes of the datagram are undefined. An

@@ -169,7 +169,7 @@ func (w *World) applyDown(f Fault, n, other *Node) {
 
 // starve lets a process run in slices of 50 ms with gaps of up to 1.5 s between them.
 func (w *World) starve(n *Node, until time.Duration) {
-	if w.now >= until || n.cell == nil {
+	if w.now >= until || w.calm || n.cell == nil {
 		n.starved, n.reserved = false, false
 		n.Resume()
 		w.disturb(n)
@@ -276,7 +276,7 @@ func (w *World) spoof(n *Node, d time.Duration) {
 	var shoot func()
 	number := 0
 	shoot = func() {
-		if w.now >= until {
+		if w.now >= until || w.calm {
 			return
 		}
 		for _, kind := range order {

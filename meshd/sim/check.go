@@ -93,9 +93,11 @@ func (w *World) written(n *Node, raw []byte) {
 
 // losing tells the checkers that a machine is about to lose what its disk learnt since a moment.
 func (w *World) losing(n *Node, since time.Duration) {
+	w.losesNow = n
 	for _, lost := range w.lost {
 		lost(n, since)
 	}
+	w.losesNow = nil
 }
 
 func (w *World) syncedWrite(n *Node, raw []byte) {

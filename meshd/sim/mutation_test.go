@@ -92,19 +92,17 @@ func TestSAFE4_CheckerFiresForALostValue(t *testing.T) {
 	brokenFor(t, []*Checker{lose}, "SAFE-4", quietWorkload(), func(*World) { breaks = true })
 }
 
-// The storage forgets to raise the incarnation: dots repeat, and what is written after a restart is lost.
-func TestF1_SAFE4_CheckerFiresForReusedIncarnations(t *testing.T) {
+// Even a storage that forgets to raise the incarnation loses nothing: what the others remember tells the cell
+// that it counts again where it was (F1).
+func TestF1_SAFE4_RepeatedIncarnationIsNoticed(t *testing.T) {
 	faults := append(quietWorkload(),
 		Fault{At: 20 * time.Second, Verb: Write, Node: 1, Key: "spread.web", Replicas: 3, Image: "/bin/a"},
 		Fault{At: 40 * time.Second, For: time.Second, Verb: Crash, Node: 1},
 		Fault{At: 50 * time.Second, Verb: Write, Node: 1, Key: "spread.web", Replicas: 1, Image: "/bin/b"})
-	s := Scenario{Seed: 1, Cells: 4, Duration: 2 * time.Minute, Faults: faults}
+	s := Scenario{Seed: 1, Cells: 4, Duration: 2 * time.Minute, Faults: faults,
+		Prepare: func(w *World) { w.Node(1).disk.keepsIncarnation = true }}
 	if result := s.Run(nil); result.Failure != nil {
 		t.Fatal(result.Failure)
-	}
-	s.Prepare = func(w *World) { w.Node(1).disk.keepsIncarnation = true }
-	if result := s.Run(nil); result.Failure == nil {
-		t.Fatal("nothing objects to an incarnation that is used twice")
 	}
 }
 

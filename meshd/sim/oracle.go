@@ -19,7 +19,8 @@ type write struct {
 	value   []byte                 // empty = delete
 	at      time.Duration
 	durable bool
-	excused bool // the only copies were on a disk that was lost: it may be gone, and all it superseded may be back
+	lost    map[*Node]bool // machines whose disks went back behind it
+	excused bool           // the only copies were on a disk that was lost: it may be gone, and all it superseded may be back
 }
 
 func (w *write) supersedes(other *write) bool {
@@ -105,14 +106,18 @@ func (o *oracle) synced(n *Node, record *wire.Record) {
 	}
 }
 
-// losing excuses the writes of a machine that is about to lose them, unless everybody else has them on
-// disk by now.
+// losing excuses the writes of which the last copy may be on a disk that is about to be lost.
 func (o *oracle) losing(n *Node, since time.Duration) {
 	for _, list := range o.writes {
 		for _, w := range list {
-			if w.dot.Actor == n.ID() && w.at >= since && !o.everywhere(n, w) {
-				w.excused = true
+			if w.at < since {
+				continue
 			}
+			if w.lost == nil {
+				w.lost = make(map[*Node]bool)
+			}
+			w.lost[n] = true
+			w.excused = w.excused || !o.survives(w)
 		}
 	}
 }
@@ -120,24 +125,30 @@ func (o *oracle) losing(n *Node, since time.Duration) {
 // snapshotsWithin is how long a change may wait for a snapshot and its sync.
 const snapshotsWithin = 15 * time.Second
 
-func (o *oracle) everywhere(author *Node, w *write) bool {
-	others := 0
+// survives reports whether a machine that is not about to lose its disk certainly has the write on it.
+func (o *oracle) survives(w *write) bool {
 	for _, n := range o.world.nodes {
-		if n == author {
-			continue
+		switch {
+		case n.cell == nil:
+			if n.ID() == w.dot.Actor && !w.lost[n] {
+				return true // in its own-write log
+			}
+		case n.cell.ClusterID() != o.world.cluster || w.lost[n] && !o.holds(n, w) || n.disk.full:
+		case n.cell.Self() == w.dot.Actor && !w.lost[n],
+			o.holds(n, w) && o.world.now-w.at > snapshotsWithin && o.world.now-n.booted > snapshotsWithin:
+			if n != o.world.losesNow {
+				return true
+			}
 		}
-		if n.cell == nil || n.cell.ClusterID() != o.world.cluster || o.world.now-w.at < snapshotsWithin ||
-			o.world.now-n.booted < snapshotsWithin || n.disk.full {
-			return false
-		}
-		register, found := n.cell.Store().Get([]byte(w.key))
-		if !found && n.cell.Store().Stable(w.dot.Actor) < w.dot.Sequence ||
-			found && wire.ContextLookup(register.Context(), w.dot.Actor) < w.dot.Sequence {
-			return false
-		}
-		others++
 	}
-	return others > 0
+	return false
+}
+
+func (o *oracle) holds(n *Node, w *write) bool {
+	if register, found := n.cell.Store().Get([]byte(w.key)); found {
+		return wire.ContextLookup(register.Context(), w.dot.Actor) >= w.dot.Sequence
+	}
+	return n.cell.Store().Stable(w.dot.Actor) >= w.dot.Sequence
 }
 
 // plausible looks at all cells while faults are going on: no value out of thin air, and none beside a

@@ -135,6 +135,7 @@ func (w *World) wait(limit time.Duration, rule string, done func() bool) bool {
 // repair ends all faults and brings every machine back to the cluster, as operators would.
 func (w *World) repair() {
 	w.Tracef("* repair everything")
+	w.calm = true
 	w.Heal()
 	w.network.epoch++
 	w.network.weather, w.network.parted = w.network.epoch, w.network.epoch

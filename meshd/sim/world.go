@@ -45,8 +45,10 @@ type World struct {
 	cluster uint64 // that was formed; machines outside are taken back by their operators
 
 	forgot bool // an operator gave a cell up
+	calm   bool // no fault goes on any more
 
 	checks     []*Checker
+	losesNow   *Node
 	lost       []func(n *Node, since time.Duration)
 	synced     []func(n *Node, record *wire.Record)
 	stepChecks []*Checker
