@@ -7,9 +7,10 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
-
-	"colloid.net/ipc/uds"
 )
+
+// SocketGroup may read the command socket (F135); it is uds.GroupRead, which the launcher does not import.
+const SocketGroup = "colloid"
 
 // DefaultUser is the account under which meshd runs when the launcher is root.
 const DefaultUser = "colloid"
@@ -28,7 +29,7 @@ type Identity struct {
 
 // lookupSocketGroup finds the group that may use the command socket.
 func lookupSocketGroup() uint32 {
-	group, err := user.LookupGroup(uds.GroupRead)
+	group, err := user.LookupGroup(SocketGroup)
 	if err != nil {
 		return 0
 	}
