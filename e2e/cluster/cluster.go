@@ -27,7 +27,7 @@ type Options struct {
 	Version6 bool
 	// Apart leaves every cell in a cluster of its own.
 	Apart bool
-	// Denied are the numbers of cells, counted from 0, whose policy allows no program at all.
+	// Denied are the numbers of cells, counted from 0, whose policy allows none of the Programs.
 	Denied []int
 	// GroupFile takes the place of /etc/group for the cells' processes alone. It needs root.
 	GroupFile string
