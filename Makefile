@@ -42,12 +42,28 @@ race: ## the tests under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) test -race -short -json -timeout 20m $(PACKAGES) | $(GO) run ./internal/testreport
 
 .PHONY: bench
-bench: ## benchmarks of the packages
+bench: ## figures of the core, one line each: BENCH name value
+	cd bench && $(GO) run ./core
+
+.PHONY: bench-packages
+bench-packages: ## the Go benchmarks of all packages
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
 
 .PHONY: bench-cluster
-bench-cluster: build ## failover and request times of real cells; ROUNDS=n
-	$(GO) run ./e2e/bench -bin bin -rounds $(or $(ROUNDS),5)
+bench-cluster: build ## 128 cells beside memberlist, failover, idle cost; ARGS="-only failover"
+	cd bench && TMPDIR=$$(test -d /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) $(GO) run ./cluster -bin ../bin $(ARGS)
+
+.PHONY: e2e
+e2e: build ## the end-to-end tests alone, the long parts too
+	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 30m ./e2e/...
+
+.PHONY: demo-ten
+demo-ten: build ## the demo ten times in a row, as it is run by this user
+	@$(GO) build -o bin/ ./e2e/demo
+	@for round in 1 2 3 4 5 6 7 8 9 10; do \
+		$(DEMO) > bin/demo.log 2>&1 || { cat bin/demo.log; echo "demo $$round of 10 failed"; exit 1; }; \
+		sed -n "s/.*two replicas answer again, \(.*\)/demo $$round of 10 passed, failover: \1/p" bin/demo.log; \
+	done
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for T each (default 60s)
@@ -64,6 +80,7 @@ lint: ## gofmt, vet for amd64 and arm64, house rules
 		if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
 	GOARCH=amd64 $(GO) vet $(PACKAGES)
 	GOARCH=arm64 $(GO) vet $(PACKAGES)
+	cd bench && $(GO) vet ./...
 	$(GO) test ./internal/house
 
 .PHONY: install

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	colloid.net v0.0.0
 	github.com/hashicorp/memberlist v0.5.4
+	golang.org/x/sys v0.50.0
 )
 
 require (
@@ -27,7 +28,6 @@ require (
 	golang.org/x/mod v0.28.0 // indirect
 	golang.org/x/net v0.62.0 // indirect
 	golang.org/x/sync v0.17.0 // indirect
-	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/tools v0.37.0 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )

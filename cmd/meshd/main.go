@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -28,6 +30,7 @@ func main() {
 		}
 		os.Exit(supply.ExitMisconfigured)
 	}
+	tune(options.KeysMax)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	switch err := daemon.Run(ctx, options); {
@@ -36,6 +39,31 @@ func main() {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "meshd:", err)
 		os.Exit(1)
+	}
+}
+
+// Bounds of the Go runtime (F127, F128).
+const (
+	// processorsMin: the reactor's thread sleeps inside the kernel with a processor of the runtime in hand;
+	// with a second one files and the command socket need not wait until it is taken away from it.
+	processorsMin = 2
+	// memoryBase and memoryPerKey make a limit that a healthy daemon never touches and a leaking one
+	// reaches before it takes the host down: the collector then works harder instead of growing.
+	memoryBase   = 256 << 20
+	memoryPerKey = 4096
+	keysDefault  = 65536
+)
+
+// tune applies them, unless the environment says otherwise.
+func tune(keys uint32) {
+	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < processorsMin {
+		runtime.GOMAXPROCS(processorsMin)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		if keys == 0 {
+			keys = keysDefault
+		}
+		debug.SetMemoryLimit(memoryBase + int64(keys)*memoryPerKey)
 	}
 }
 

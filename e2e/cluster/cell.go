@@ -58,11 +58,17 @@ func (c *Cell) Start(context.Context) error {
 	}
 	c.keeper = exec.Command(self, c.arguments()...)
 	c.keeper.Env = append(os.Environ(), keeperVariable+"=1")
+	if c.cluster.options.GroupFile != "" {
+		c.keeper.Env = append(c.keeper.Env, keeperGroupVariable+"="+c.cluster.options.GroupFile)
+	}
+	if c.cluster.options.DenyRing {
+		c.keeper.Env = append(c.keeper.Env, keeperDenyVariable+"=1")
+	}
 	c.keeper.Stdout, c.keeper.Stderr = log, log
 	c.keeper.Dir = "/"
 	c.keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // control-C is for us alone
 	c.group = controlGroup(c.cluster.Directory, c.Name)
-	err = startInGroup(c.group, c.keeper, func() error { return c.cluster.network.start(c.number, c.keeper) })
+	err = startInGroup(c.group, c.keeper, func() error { return c.Do(c.keeper.Start) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", c.Name, err)
 	}
@@ -73,13 +79,16 @@ func (c *Cell) Start(context.Context) error {
 	return c.cluster.describe()
 }
 
+// Endpoint is the cell's address and port, as `colloid connect` takes them.
+func (c *Cell) Endpoint() string {
+	return netip.AddrPortFrom(c.Address, uint16(c.cluster.port)).String()
+}
+
 func (c *Cell) arguments() []string {
-	bind := netip.AddrPortFrom(c.Address, uint16(c.cluster.port)).String()
-	arguments := []string{c.cluster.Program("colloid"), "--directory", c.Directory, "--bind", bind,
-		"--policy", c.cluster.policyPath()}
-	if c.number > 0 {
-		first := netip.AddrPortFrom(c.cluster.Cells[0].Address, uint16(c.cluster.port)).String()
-		arguments = append(arguments, "--join", first)
+	arguments := []string{c.cluster.Program("colloid"), "--directory", c.Directory, "--bind", c.Endpoint(),
+		"--policy", c.cluster.policyPath(c.number)}
+	if c.number > 0 && !c.cluster.options.Apart {
+		arguments = append(arguments, "--join", c.cluster.Cells[0].Endpoint())
 	}
 	return append(arguments, c.cluster.options.CellArguments...)
 }
@@ -110,7 +119,10 @@ func (c *Cell) Kill() error {
 
 // KillProgram ends one daemon of the cell ("meshd", "runnerd", or "colloid", the launcher) with SIGKILL
 // and returns how many processes that were.
-func (c *Cell) KillProgram(name string) (int, error) {
+func (c *Cell) KillProgram(name string) (int, error) { return c.SignalProgram(name, unix.SIGKILL) }
+
+// SignalProgram sends a signal to one daemon of the cell and returns how many processes got it.
+func (c *Cell) SignalProgram(name string, signal unix.Signal) (int, error) {
 	killed := 0
 	for _, id := range c.Processes() {
 		// A helper's shims run the same file under a word of their own; they belong to the workloads.
@@ -119,7 +131,7 @@ func (c *Cell) KillProgram(name string) (int, error) {
 			!strings.Contains(string(line), "\x00--") {
 			continue
 		}
-		if err := unix.Kill(id, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := unix.Kill(id, signal); err != nil && !errors.Is(err, unix.ESRCH) {
 			return killed, err
 		}
 		killed++
@@ -146,6 +158,25 @@ func (c *Cell) Relaunch(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
+// Running lists the processes of an installed program in the cell, such as the instances of a workload:
+// their ids and, for each, the environment it was started with.
+func (c *Cell) Running(program string) map[int][]string {
+	found := map[int][]string{}
+	for _, id := range c.Processes() {
+		if readLink(fmt.Sprintf("/proc/%d/exe", id)) != c.cluster.Program(program) {
+			continue
+		}
+		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", id))
+		if err == nil { // else it ended meanwhile
+			found[id] = strings.Split(strings.TrimRight(string(environment), "\x00"), "\x00")
+		}
+	}
+	return found
+}
+
+// Do runs f on a thread inside the cell's network.
+func (c *Cell) Do(f func() error) error { return c.cluster.network.do(c.number, f) }
+
 // Pause stops every process of the cell as a suspended machine does; Resume lets them go on.
 func (c *Cell) Pause() { c.membership().signalAll(unix.SIGSTOP) }
 
@@ -169,10 +200,15 @@ const cliTimeout = 60 * time.Second
 
 // Run runs `colloid` with the cell's socket. An exit status other than 0 is not an error.
 func (c *Cell) Run(ctx context.Context, arguments ...string) (Result, error) {
+	return c.run(ctx, nil, arguments...)
+}
+
+func (c *Cell) run(ctx context.Context, user *syscall.Credential, arguments ...string) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, cliTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, c.cluster.Program("colloid"),
 		append([]string{"--socket", c.Socket()}, arguments...)...)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 	var output, messages bytes.Buffer
 	command.Stdout, command.Stderr = &output, &messages
 	err := command.Run()
@@ -182,6 +218,11 @@ func (c *Cell) Run(ctx context.Context, arguments ...string) (Result, error) {
 		return result, nil
 	}
 	return result, err
+}
+
+// RunAs is Run as another user. It needs root, and that the user may enter the cluster's directory.
+func (c *Cell) RunAs(ctx context.Context, user syscall.Credential, arguments ...string) (Result, error) {
+	return c.run(ctx, &user, arguments...)
 }
 
 // Command is Run that demands exit status 0 and returns the output.

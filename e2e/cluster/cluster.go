@@ -25,6 +25,14 @@ type Options struct {
 	Loopback bool
 	// Version6 lets the cells have addresses of IP version 6 only. It needs root.
 	Version6 bool
+	// Apart leaves every cell in a cluster of its own.
+	Apart bool
+	// Denied are the numbers of cells, counted from 0, whose policy allows none of the Programs.
+	Denied []int
+	// GroupFile takes the place of /etc/group for the cells' processes alone. It needs root.
+	GroupFile string
+	// DenyRing forbids the cells' processes io_uring by a seccomp filter, as container runtimes do.
+	DenyRing bool
 	// CellArguments are added to every cell's command line.
 	CellArguments []string
 	// Log tells what happens; nil is silent.
@@ -130,6 +138,9 @@ func (c *Cluster) startCells(ctx context.Context) error {
 		if err := cell.WaitActive(ctx, 20*time.Second); err != nil {
 			return err
 		}
+	}
+	if c.options.Apart {
+		return nil
 	}
 	return c.WaitConverged(ctx, 30*time.Second)
 }

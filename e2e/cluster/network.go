@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -24,8 +23,8 @@ var ErrNoLink = errors.New("cells on the loopback interface have no link to cut:
 type network interface {
 	// address of cell number i, counted from 0.
 	address(i int) netip.Addr
-	// start starts a command inside cell i.
-	start(i int, command *exec.Cmd) error
+	// do runs f inside cell i.
+	do(i int, f func() error) error
 	// dial connects from the operator's place.
 	dial(ctx context.Context, kind, address string) (net.Conn, error)
 	// setLink cuts or restores the link of cell i.
@@ -41,7 +40,7 @@ type network interface {
 type loopback struct{}
 
 func (loopback) address(i int) netip.Addr       { return netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}) }
-func (loopback) start(_ int, c *exec.Cmd) error { return c.Start() }
+func (loopback) do(_ int, f func() error) error { return f() }
 func (loopback) setLink(int, bool) error        { return ErrNoLink }
 func (loopback) namespaceLink(int) string       { return "" }
 func (loopback) names() []string                { return nil }
@@ -221,9 +220,7 @@ func (b *bridged) namespaceLink(i int) string {
 	return "net:[" + strconv.FormatUint(inode, 10) + "]"
 }
 
-func (b *bridged) start(i int, command *exec.Cmd) error {
-	return inNamespace(b.cellName(i), command.Start)
-}
+func (b *bridged) do(i int, f func() error) error { return inNamespace(b.cellName(i), f) }
 
 func (b *bridged) dial(ctx context.Context, kind, address string) (connection net.Conn, err error) {
 	// A socket keeps the namespace it was made in; only its making needs the thread.

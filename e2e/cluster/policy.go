@@ -1,13 +1,20 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-func (c *Cluster) policyPath() string { return filepath.Join(c.Directory, "policy") }
+func (c *Cluster) policyPath(cell int) string {
+	if slices.Contains(c.options.Denied, cell) {
+		return filepath.Join(c.Directory, "policy.denied")
+	}
+	return filepath.Join(c.Directory, "policy")
+}
 
 // writePolicy allows exactly the installed workload programs on every host (decision D2), on any
 // unprivileged port.
@@ -17,5 +24,7 @@ func (c *Cluster) writePolicy() error {
 		fmt.Fprintf(&text, "process %s {\n    sha256 any\n    port 1024-65535\n    args any\n    env any\n}\n",
 			c.Program(name))
 	}
-	return os.WriteFile(c.policyPath(), []byte(text.String()), 0o644)
+	denied := "process /bin/true {\n    sha256 any\n}\n" // something else is allowed
+	return errors.Join(os.WriteFile(filepath.Join(c.Directory, "policy"), []byte(text.String()), 0o644),
+		os.WriteFile(filepath.Join(c.Directory, "policy.denied"), []byte(denied), 0o644))
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"colloid.net/internal/launcher"
 	"colloid.net/ipc/uds"
@@ -107,16 +108,18 @@ func (s *session) explain(what string, err error) error {
 	case errors.Is(err, uds.ErrNotFound):
 		return fail(ExitError, "%s: not found", what)
 	case errors.As(err, &refused):
-		return fail(ExitError, "%s: %s%s", what, printable(refused.Error()), hint(refused.Errno))
+		return fail(ExitError, "%s: %s%s", what, printable(refused.Error()), hint(refused))
 	}
 	return fail(ExitUnreachable, "%s: the daemon at %s: %w", what, s.path, err)
 }
 
 // hint is the way out of an error number, in addition to the daemon's text.
-func hint(number uint16) string {
-	switch number {
+func hint(refused *uds.ReplyError) string {
+	switch refused.Errno {
 	case uds.ErrorPermission:
-		return ": become root or a member of group colloid-admin"
+		if !strings.Contains(refused.Text, uds.GroupWrite) {
+			return ": become root or a member of group " + uds.GroupWrite
+		}
 	case uds.ErrorBusy:
 		return ": try again in a few seconds"
 	case uds.ErrorNoSpace:

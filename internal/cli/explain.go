@@ -13,7 +13,7 @@ func (a *app) explainCommand() *cobra.Command {
 		Use:   "explain KEY",
 		Short: "Say why a workload runs where it runs",
 		Long: `Prints the ranking of the cells for a workload, best first, and for each cell whether it was chosen
-or why it was passed over, then the recent decisions of this cell about it.`,
+or why it was passed over.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeKeys,
 		RunE: func(_ *cobra.Command, arguments []string) error {
@@ -41,13 +41,7 @@ func (a *app) explainWorkload(s *session, name string, format outputFormat) erro
 	for i, c := range e.Ranking {
 		t.row(fmt.Sprint(i+1), c.Cell, c.Score, c.Verdict, orDash(c.Instance))
 	}
-	if err := t.flush(); err != nil {
-		return err
-	}
-	for _, line := range e.History {
-		a.data("%s  %s", printable(line.Time), printable(line.Text))
-	}
-	return nil
+	return t.flush()
 }
 
 // reason appends a reason if there is one.

@@ -116,8 +116,8 @@ func (d *fakeDaemon) answer(code uds.Code, payload []byte) (uds.ReplyStatus, []b
 		return document(uds.DoorReply{Locked: payload[0] == 1, Key: strings.Repeat("k", 4)[:4*int(payload[0])]})
 	case uds.CodeExplain:
 		return document(uds.Explanation{Key: string(payload), State: "unsatisfied", Reason: "one cell lacks memory",
-			Ranking: []uds.RankedCell{{Cell: ownActor, Score: "f0", Placed: true, Verdict: "placed"}},
-			History: []uds.HistoryLine{{Time: "2026-01-01T00:00:00Z", Text: "started\x1b[2J"}}})
+			Ranking: []uds.RankedCell{{Cell: ownActor, Score: "f0", Placed: true, Verdict: "placed"},
+				{Cell: ownActor, Score: "e0", Verdict: "denied\x1b[2J"}}})
 	case uds.CodeLeave:
 		d.status.Cell.State = "gone"
 	}

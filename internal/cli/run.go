@@ -30,6 +30,7 @@ type runFlags struct {
 	labels     []string
 	user       string
 	policy     string
+	driver     string
 }
 
 func (f *runFlags) register(flags *pflag.FlagSet) {
@@ -40,7 +41,8 @@ func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE for constraints of workloads; may be repeated")
 	flags.StringVar(&f.user, "user", "", "who meshd runs as when root starts it (default colloid, else nobody)")
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
-	for _, rare := range []string{"advertise", "label", "user", "policy"} {
+	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
+	for _, rare := range []string{"driver", "advertise", "label", "user", "policy"} {
 		_ = flags.MarkHidden(rare)
 	}
 }
@@ -120,6 +122,13 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 	}
 	for _, label := range a.run.labels {
 		p.Arguments = append(p.Arguments, "--label", label)
+	}
+	switch a.run.driver {
+	case "":
+	case "auto", "io_uring", "epoll":
+		p.Arguments = append(p.Arguments, "--driver", a.run.driver)
+	default:
+		return p, fail(ExitUsage, "--driver %s: there are auto, io_uring and epoll", a.run.driver)
 	}
 	return p, a.addJoins(&p)
 }

@@ -121,7 +121,7 @@ func TestExplain(t *testing.T) {
 	d := newFake(t)
 	d.hold(web2)
 	r := d.run("", "explain", "web")
-	for _, want := range []string{"spread.web: unsatisfied, one cell lacks memory", "placed", "started?[2J"} {
+	for _, want := range []string{"spread.web: unsatisfied, one cell lacks memory", "placed", "denied?[2J"} {
 		if !strings.Contains(r.output, want) {
 			t.Errorf("explain lacks %q:\n%s", want, r.output)
 		}

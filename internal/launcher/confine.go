@@ -27,7 +27,11 @@ type Confinement struct {
 // that forks, so a thread is spent on it: the goroutine stays locked to it and both end together.
 func (c Confinement) start(command *exec.Cmd) error {
 	if c.Identity != nil {
-		command.SysProcAttr.Credential = &syscall.Credential{Uid: c.Identity.User, Gid: c.Identity.Group}
+		credential := &syscall.Credential{Uid: c.Identity.User, Gid: c.Identity.Group}
+		if c.Identity.SocketGroup != 0 {
+			credential.Groups = []uint32{c.Identity.SocketGroup}
+		}
+		command.SysProcAttr.Credential = credential
 	}
 	if !c.Bounded && !c.NoNewPrivileges {
 		return command.Start()

@@ -142,9 +142,10 @@ func TestFindBinary(t *testing.T) {
 
 func TestLookupIdentity(t *testing.T) {
 	for text, want := range map[string]Identity{
-		"1234:99": {1234, 99, "1234:99"}, "0": {0, 0, "root"}, "root": {0, 0, "root"},
-		"3999999": {3999999, 3999999, "3999999"},
+		"1234:99": {User: 1234, Group: 99, Name: "1234:99"}, "0": {Name: "root"}, "root": {Name: "root"},
+		"3999999": {User: 3999999, Group: 3999999, Name: "3999999"},
 	} {
+		want.SocketGroup = lookupSocketGroup()
 		if got, err := LookupIdentity(text); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}

@@ -9,21 +9,46 @@ import (
 	"strings"
 )
 
+// SocketGroup may read the command socket (F135); it is uds.GroupRead, which the launcher does not import.
+const SocketGroup = "colloid"
+
 // DefaultUser is the account under which meshd runs when the launcher is root.
 const DefaultUser = "colloid"
 
 // nobody is the account of last resort, when there is no user colloid.
 const nobody = 65534
 
-// Identity is the user and group a child runs as. Supplementary groups are always empty.
+// Identity is the user and group a child runs as. There is at most one supplementary group.
 type Identity struct {
 	User, Group uint32
 	Name        string // for messages
+	// SocketGroup is the group that may read through the command socket, 0 if the host has none. Only a
+	// member can give the socket to it (F135); no other right comes with it.
+	SocketGroup uint32
+}
+
+// lookupSocketGroup finds the group that may use the command socket.
+func lookupSocketGroup() uint32 {
+	group, err := user.LookupGroup(SocketGroup)
+	if err != nil {
+		return 0
+	}
+	number, err := parseID(group.Gid)
+	if err != nil {
+		return 0
+	}
+	return number
 }
 
 // LookupIdentity resolves who meshd runs as when the launcher is root. Text is a name, a numeric id
 // or UID:GID; empty means the user colloid if it exists, else nobody.
 func LookupIdentity(text string) (Identity, error) {
+	id, err := lookupIdentity(text)
+	id.SocketGroup = lookupSocketGroup()
+	return id, err
+}
+
+func lookupIdentity(text string) (Identity, error) {
 	if text == "" {
 		id, err := namedIdentity(DefaultUser)
 		var unknown user.UnknownUserError

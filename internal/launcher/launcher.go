@@ -112,7 +112,13 @@ func (o *Options) prepareDirectories() error {
 			return err
 		}
 	}
-	return prepareOwned(o.RunDirectory, 0o750, o.Identity)
+	if err := prepareOwned(o.RunDirectory, 0o750, o.Identity); err != nil {
+		return err
+	}
+	if o.Identity == nil || o.Identity.SocketGroup == 0 {
+		return nil
+	}
+	return os.Chown(o.RunDirectory, -1, int(o.Identity.SocketGroup))
 }
 
 func (l *launcher) newChild(p Program) *child {

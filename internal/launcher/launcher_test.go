@@ -122,6 +122,7 @@ func TestF134_MeshdAndHelperAreConnectedAfterEveryRestart(t *testing.T) {
 	kill(t, meshd[0])
 	await(t, r.directory, "meshd", "as runnerd meets runnerd "+strconv.Itoa(helper[0]), 2)
 	second := await(t, r.directory, "meshd", "starts", 2)
+	await(t, r.directory, "runnerd", "as meshd meets meshd "+strconv.Itoa(second[1]), 1)
 
 	kill(t, helper[0])
 	await(t, r.directory, "runnerd", "as meshd meets meshd "+strconv.Itoa(second[1]), 2)

@@ -167,11 +167,10 @@ type DoorReply struct {
 
 // Explanation answers CodeExplain: the ranking and the reason for each cell passed over.
 type Explanation struct {
-	Key     string        `json:"key"`
-	State   string        `json:"state"`
-	Reason  string        `json:"reason,omitempty"`
-	Ranking []RankedCell  `json:"ranking"`
-	History []HistoryLine `json:"history,omitempty"`
+	Key     string       `json:"key"`
+	State   string       `json:"state"`
+	Reason  string       `json:"reason,omitempty"`
+	Ranking []RankedCell `json:"ranking"`
 }
 
 // RankedCell is one cell of a workload's ranking, best first.
@@ -181,10 +180,4 @@ type RankedCell struct {
 	Placed   bool   `json:"placed"`
 	Verdict  string `json:"verdict"` // "placed", "not needed", or why it was passed over
 	Instance string `json:"instance,omitempty"`
-}
-
-// HistoryLine is one recent decision of the answering cell about the workload.
-type HistoryLine struct {
-	Time string `json:"time"`
-	Text string `json:"text"`
 }

@@ -3,22 +3,12 @@ package cell
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
 
 	"colloid.net/ipc/uds"
-	"colloid.net/meshd/crdt"
-	"colloid.net/meshd/overlay"
 )
-
-type (
-	overlayMember = overlay.Member
-	crdtRegister  = crdt.Register
-)
-
-var noAddress netip.AddrPort
 
 // Names of alarms. One name is raised once, whatever happens how often.
 const (

@@ -163,7 +163,7 @@ func (c *Cell) bootCandidates() []wire.CellID {
 }
 
 // sessionCompleted is told by anti-entropy that all differences with a peer were exchanged.
-func (c *Cell) sessionCompleted(_ clockInstant, peer wire.CellID, _ bool) {
+func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	c.counters.sessions++
 	// What the others know to be superseded may have left no other trace of this cell's later dots (F1, F45).
 	if own := c.store.Stable(c.config.Self); own > uint64(c.incarnation)<<wire.CounterBits|c.counter {

@@ -41,6 +41,7 @@ type Cell struct {
 	timing Timing
 
 	// What the cell is, whatever cluster it is in.
+	ownName           []byte // its id as it stands in keys, with the dot behind it
 	incarnation       uint32 // of the dots it issues; durable before use (F1)
 	counter           uint64 // of the last dot issued under incarnation
 	statusIncarnation uint32 // of its own status (F47)
@@ -110,6 +111,7 @@ func New(config Config) *Cell {
 		timing:      config.Timing.withDefaults(),
 		incarnation: config.Incarnation,
 		seed:        join.NewSeed(entropyReader(config.Entropy), join.Limits{}),
+		ownName:     []byte(config.Self.String() + "."),
 		scratch:     make([]byte, 0, wire.DatagramMax),
 		payload:     make([]byte, 0, wire.PayloadMax),
 		valueBuf:    make([]byte, 0, wire.ValueMax),

@@ -22,7 +22,7 @@ func (nowhere) SaveCluster(uint64, Cluster)      {}
 func (nowhere) SaveIncarnation(uint64, uint32)   {}
 func (nowhere) DiscardIdentity(uint64)           {}
 
-func lonely(t *testing.T) *Cell {
+func lonely(t testing.TB) *Cell {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	c := New(Config{

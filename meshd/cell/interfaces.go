@@ -1,10 +1,3 @@
-// Package cell is one member of the cluster as a pure state machine: it joins the protocol parts
-// (store, gossip, anti-entropy, failure detection, placement, reconciliation) into one Cell that
-// knows neither sockets nor files nor clocks. The reactor, the simulator and the fuzzer drive the
-// very same code (docs/ARCHITECTURE.md).
-//
-// Inputs are method calls with the time of the cell (clock.Instant), all from one goroutine.
-// Outputs go to the interfaces below, which must not call back into the cell.
 package cell
 
 import (

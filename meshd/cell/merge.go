@@ -1,9 +1,11 @@
 package cell
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
+	"colloid.net/meshd/clock"
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -31,7 +33,7 @@ func (c *Cell) receiveDelta(from wire.CellID, header wire.Header, payload []byte
 }
 
 // mergeSession is the merge path of anti-entropy, which answers stale entries itself.
-func (c *Cell) mergeSession(_ clockInstant, from wire.CellID, record *wire.Record) crdt.Outcome {
+func (c *Cell) mergeSession(_ clock.Instant, from wire.CellID, record *wire.Record) crdt.Outcome {
 	return c.merge(from, record)
 }
 
@@ -111,11 +113,14 @@ const reclaimAfter = time.Second
 // then because the cluster has forgotten, or overruled by what an earlier life of this cell wrote, what it
 // said: after its directory was restored from an older copy, say (F1).
 func (c *Cell) isOwnFact(name []byte) bool {
-	if id, field, ok := state.HealthKey(string(name)); ok {
-		return id == c.config.Self && field != "status"
+	rest, health := bytes.CutPrefix(name, []byte(state.PrefixHealth))
+	if !health {
+		var endpoint bool
+		if rest, endpoint = bytes.CutPrefix(name, []byte(state.PrefixEndpoint)); !endpoint {
+			return false
+		}
 	}
-	cell, _, ok := state.SplitEndpoint(string(name))
-	return ok && cell == c.config.Self
+	return bytes.HasPrefix(rest, c.ownName) && !bytes.HasSuffix(name, []byte(".status"))
 }
 
 // drain looks at what changed. Looking may write, which adds to the list.

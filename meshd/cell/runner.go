@@ -8,11 +8,6 @@ import (
 	"colloid.net/meshd/state"
 )
 
-type (
-	member   = overlayMember
-	register = crdtRegister
-)
-
 // runnerState is what this cell knows of its runnerd and of the instances on this host.
 type runnerState struct {
 	connected bool

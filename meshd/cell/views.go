@@ -1,17 +1,24 @@
 package cell
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
-type clockInstant = clock.Instant
+// What a cell handles most, by short names.
+type (
+	member   = overlay.Member
+	register = crdt.Register
+)
 
 // views mirror the store decoded, by meaning instead of by key. They are rebuilt from the store alone,
 // so two cells with equal stores have equal views (EXEC-2).
@@ -72,8 +79,24 @@ func (v *views) init() {
 	}
 }
 
+// viewed reports whether any mirror depends on a key. Figures that change all the time, like load and
+// metrics, are read where they are asked for, so that their changes cost nothing here (RES-1).
+func viewed(name []byte) bool {
+	switch {
+	case bytes.HasPrefix(name, []byte(state.PrefixHealth)):
+		return bytes.HasSuffix(name, []byte(".status")) || bytes.HasSuffix(name, []byte(".contact")) ||
+			bytes.HasSuffix(name, []byte(".capacity"))
+	case bytes.HasPrefix(name, []byte(state.PrefixEndpoint)), bytes.HasPrefix(name, []byte(state.PrefixDeny)):
+		return true
+	}
+	return state.CategoryOf(name) == state.Operator
+}
+
 // view brings the mirror of one key up to date.
 func (c *Cell) view(name []byte) {
+	if !viewed(name) {
+		return
+	}
 	key := string(name)
 	switch {
 	case strings.HasPrefix(key, state.PrefixHealth):

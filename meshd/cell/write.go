@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"colloid.net/meshd/clock"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -93,7 +94,7 @@ func (c *Cell) publish(name string, value []byte) {
 
 // claim writes a status of any cell: its own, or an accusation the detector is sure of. The register is
 // a max-register, so a claim that adds nothing is not written (F47).
-func (c *Cell) claim(_ clockInstant, target wire.CellID, status state.CellStatus) {
+func (c *Cell) claim(_ clock.Instant, target wire.CellID, status state.CellStatus) {
 	if target == c.config.Self {
 		c.restateSelf(status)
 		return
@@ -123,7 +124,7 @@ func (c *Cell) claim(_ clockInstant, target wire.CellID, status state.CellStatus
 
 // tellStatus shows a cell the status register of another, or its own: that is how the accused hears of the
 // accusation (F63, F64).
-func (c *Cell) tellStatus(_ clockInstant, to, about wire.CellID) {
+func (c *Cell) tellStatus(_ clock.Instant, to, about wire.CellID) {
 	c.store.Frames([]byte(state.StatusKey(about)), wire.SealedPayloadMax, func(record *wire.Record) bool {
 		if record.EntryCount == 1 {
 			c.send(to, wire.TypeDelta, c.config.Random.Uint32(), wire.AppendDelta(c.payload[:0], record))
@@ -259,7 +260,7 @@ func appendDots(dst []byte, dots []wire.Dot) []byte {
 }
 
 // Stored is the completion of one Storage call.
-func (c *Cell) Stored(now clockInstant, ticket uint64, err error) {
+func (c *Cell) Stored(now clock.Instant, ticket uint64, err error) {
 	c.now = now
 	c.stored(ticket, err)
 	c.drain()

@@ -83,9 +83,6 @@ func (l *Lookup) Start(now clock.Instant, target wire.CellID, known []wire.Conta
 // Running reports whether the search goes on.
 func (l *Lookup) Running() bool { return l.running }
 
-// Target returns what is or was searched.
-func (l *Lookup) Target() wire.CellID { return l.target }
-
 // Queries returns how many FIND_NODE the search has sent.
 func (l *Lookup) Queries() int { return l.queries }
 

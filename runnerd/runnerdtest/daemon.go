@@ -149,21 +149,3 @@ func ResidentKiB(pid int) int {
 	}
 	return 0
 }
-
-// Children are the ids of the child processes.
-func Children(pid int) []int {
-	tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
-	var all []int
-	for _, task := range tasks {
-		text, err := os.ReadFile(task)
-		if err != nil {
-			continue
-		}
-		for _, word := range strings.Fields(string(text)) {
-			if child, err := strconv.Atoi(word); err == nil {
-				all = append(all, child)
-			}
-		}
-	}
-	return all
-}

@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"colloid.net/e2e/cluster"
+)
+
+// Cells that have nothing but IP version 6 form a cluster and run workloads (F34).
+func TestF34_Version6Only(t *testing.T) {
+	needRoot(t, "makes networks without IP version 4")
+	f := startWith(t, cluster.Options{Version6: true})
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
+	for _, answer := range f.answers(f.Cells[2], 2) {
+		t.Log(answer)
+	}
+}
+
+// The other driver of the socket carries the whole product, whether it was chosen or forced (F125).
+func TestF125_EpollEndToEnd(t *testing.T) {
+	for _, test := range []struct {
+		name, driver string
+		options      cluster.Options
+	}{
+		{"chosen", "epoll", cluster.Options{Cells: 2, CellArguments: []string{"--driver", "epoll"}}},
+		{"refused by seccomp", "epoll (io_uring refused: operation not permitted)",
+			cluster.Options{Cells: 2, DenyRing: true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := startWith(t, test.options)
+			f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
+			f.answers(f.Cells[1], 2)
+			for _, cell := range f.Cells {
+				status, err := cell.Status(t.Context())
+				if err != nil || status.Cell.Driver != test.driver {
+					t.Errorf("%s: driver %q, want %q; %v", cell.Name, status.Cell.Driver, test.driver, err)
+				}
+				if text := f.run(cell, 0, "status"); !strings.Contains(text, test.driver) {
+					t.Errorf("status does not say %q:\n%s", test.driver, text)
+				}
+			}
+		})
+	}
+}
+
+// burst is what one anti-entropy session or a healing cluster of 200 cells may send at once.
+const burst = 2000
+
+// A burst of datagrams is read to the last one: the socket buffer holds it (F29).
+func TestF29_BurstOfDatagramsIsNotLost(t *testing.T) {
+	needRoot(t, "a socket buffer above the host's limit takes privilege")
+	f := start(t, 1)
+	cell := f.Cells[0]
+	before := f.metric(cell, "colloid_datagrams_received_total")
+	connection, err := dialDatagrams(cell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	for range burst {
+		if _, err := connection.Write(make([]byte, 1200)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var received float64
+	err = cluster.WaitFor(t.Context(), 5*time.Second, "the burst", func(context.Context) error {
+		if received = f.metric(cell, "colloid_datagrams_received_total") - before; received < burst {
+			return fmt.Errorf("%v datagrams of %d", received, burst)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func dialDatagrams(cell *cluster.Cell) (connection net.Conn, err error) {
+	err = cell.Do(func() error {
+		connection, err = net.Dial("udp", cell.Endpoint())
+		return err
+	})
+	return connection, err
+}
+
+func (f *fixture) metric(cell *cluster.Cell, name string) float64 {
+	f.t.Helper()
+	for line := range strings.Lines(f.run(cell, 0, "status", "--metrics")) {
+		if text, found := strings.CutPrefix(line, name+" "); found {
+			value, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			return value
+		}
+	}
+	f.t.Fatalf("no metric %s", name)
+	return 0
+}
