@@ -2,7 +2,9 @@ package cell
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"slices"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/seal"
@@ -223,30 +225,38 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 	c.config.Storage.AppendWrite(ticket, record)
 }
 
-// composeWrite renders a write that supersedes everything this cell holds for the key.
+// composeWrite renders a write that supersedes everything this cell holds for the key: one record with the
+// entry, and further ones without entries where more actors have written than one record can name (F49).
 func (c *Cell) composeWrite(name, value []byte, dot wire.Dot) []byte {
-	record := wire.Record{
-		KeyHash: c.store.Hash(name), Name: name, EntryCount: 1,
-		Entries: wire.AppendEntry(nil, dot, value),
-	}
-	var context []byte
-	inserted := false
+	var others []wire.Dot
 	if register, found := c.store.Get(name); found {
 		for raw := register.Context(); len(raw) > 0; raw = raw[wire.DotSize:] {
-			seen := wire.DotAt(raw)
-			if !inserted && seen.Actor >= dot.Actor {
-				context, inserted = wire.AppendDot(context, dot), true
-			}
-			if seen.Actor != dot.Actor {
-				context = wire.AppendDot(context, seen)
+			if seen := wire.DotAt(raw); seen.Actor != dot.Actor {
+				others = append(others, seen)
 			}
 		}
 	}
-	if !inserted {
-		context = wire.AppendDot(context, dot)
+	first := append([]wire.Dot{dot}, others[:min(len(others), wire.FrameContextMax-1)]...)
+	others = others[len(first)-1:]
+	slices.SortFunc(first, func(a, b wire.Dot) int { return cmp.Compare(a.Actor, b.Actor) })
+	record := wire.Record{KeyHash: c.store.Hash(name), Name: name, EntryCount: 1,
+		Entries: wire.AppendEntry(nil, dot, value), Context: appendDots(nil, first)}
+	rendered := wire.AppendStateRecord(nil, &record)
+	for len(others) > 0 {
+		n := min(len(others), wire.FrameContextMax)
+		record.EntryCount, record.Entries = 0, nil
+		record.Context = appendDots(nil, others[:n])
+		rendered = wire.AppendStateRecord(rendered, &record)
+		others = others[n:]
 	}
-	record.Context = context
-	return wire.AppendStateRecord(nil, &record)
+	return rendered
+}
+
+func appendDots(dst []byte, dots []wire.Dot) []byte {
+	for _, dot := range dots {
+		dst = wire.AppendDot(dst, dot)
+	}
+	return dst
 }
 
 // Stored is the completion of one Storage call.
@@ -310,19 +320,23 @@ func (c *Cell) applyWrite(write pendingWrite, err error) {
 		write.done(err)
 		return
 	}
-	var record wire.Record
-	if _, err := wire.NextStateRecord(write.record, &record); err != nil {
-		panic("cell: own write does not parse: " + err.Error())
-	}
-	outcome := c.store.Merge(&record)
-	if outcome.Rejected {
-		c.counters.rejected++
-		write.done(errStoreFull)
-		return
+	changed := false
+	for rest := write.record; len(rest) > 0; {
+		var record wire.Record
+		if rest, err = wire.NextStateRecord(rest, &record); err != nil {
+			panic("cell: own write does not parse: " + err.Error())
+		}
+		outcome := c.store.Merge(&record)
+		if outcome.Rejected {
+			c.counters.rejected++
+			write.done(errStoreFull)
+			return
+		}
+		changed = changed || outcome.Changed
 	}
 	c.ownStable()
-	if outcome.Changed {
-		c.changed(record.Name, change{spread: true})
+	if changed {
+		c.changed([]byte(write.key), change{spread: true})
 	}
 	write.done(nil)
 }

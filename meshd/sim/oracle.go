@@ -59,6 +59,13 @@ func (o *oracle) note(_ *World, n *Node, record *wire.Record) error {
 		return nil
 	}
 	own := wire.Dot{Actor: n.cell.Self(), Sequence: wire.ContextLookup(record.Context, n.cell.Self())}
+	if list := o.writes[string(record.Name)]; own.Sequence == 0 && len(list) > 0 {
+		for raw := record.Context; len(raw) >= wire.DotSize; raw = raw[wire.DotSize:] {
+			dot := wire.DotAt(raw) // the write before goes on: it had seen more than one record names (F49)
+			list[len(list)-1].seen[dot.Actor] = dot.Sequence
+		}
+		return nil
+	}
 	w := &write{key: string(record.Name), dot: own, at: o.world.now,
 		seen: make(map[wire.CellID]uint64)}
 	for raw := record.Entries; len(raw) > 0; {

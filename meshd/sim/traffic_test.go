@@ -206,3 +206,27 @@ func TestF50_SmallestCellLimitsAll(t *testing.T) {
 		t.Fatal("the states differ or the small cell is degraded")
 	}
 }
+
+// More cells write one key than one record can name; the last write supersedes them all (F49).
+func TestF49_FortyActorsOfOneKey(t *testing.T) {
+	w := form(t, Options{Seed: 1, Cells: 40})
+	oracle := newOracle(w)
+	w.AddChecker(oracle.checker())
+	run(t, w, 15*time.Second)
+	for i := range 40 {
+		w.Node(i).Set("spread.a", Spec(0, fmt.Sprintf("/bin/%d", i)), uds.ExpectAny, nil)
+		run(t, w, time.Second)
+	}
+	w.Node(7).Set("spread.a", Spec(0, "/bin/last"), uds.ExpectAny, nil)
+	until(t, w, 2*time.Minute, "the last value everywhere", func() bool {
+		for _, n := range w.Nodes() {
+			if entries, single := value(n, "spread.a"); entries != 1 || single != string(Spec(0, "/bin/last")) {
+				return false
+			}
+		}
+		return settled(w)
+	})
+	if err := w.CheckCalm(); err != nil {
+		t.Fatal(err)
+	}
+}
