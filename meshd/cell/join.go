@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/join"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -162,6 +164,10 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 	if c.phase == Booting {
 		return // cannot vouch for the members yet; the joiner repeats
 	}
+	if j := c.joining; j != nil && bytes.Equal(payload, j.request) {
+		c.joinedItself()
+		return
+	}
 	door := join.Door{Locked: c.views.doorShut, Key: c.cluster.Key}
 	answer, ok := c.seed.Answer(c.now, from, payload, door, func(hello join.Hello) join.Welcome {
 		return c.welcome(hello, from)
@@ -174,6 +180,18 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 		Type: wire.TypeJoinReply, PayloadLength: uint16(len(answer)), Sender: c.config.Self, Nonce: header.Nonce,
 	}
 	c.config.Network.Send(from, append(wire.AppendHeader(c.scratch[:0], reply), answer...))
+}
+
+// joinedItself: one of the addresses leads back here, which is no sign of a cloned disk. A name that stands for
+// several cells may be this one's too, so only the last address left ends the attempt.
+func (c *Cell) joinedItself() {
+	j := c.joining
+	const refusal = "that is this cell itself: name another machine of the cluster"
+	if len(j.addresses) == 1 && j.ticket == 0 {
+		c.finishJoin(failure(uds.ErrorInvalid, refusal))
+		return
+	}
+	j.refusal = refusal
 }
 
 // welcomeMembers bounds the contacts handed to a joiner; one that answers is enough (BOOT-2).
@@ -354,7 +372,8 @@ var errLeft = errors.New("this cell has left")
 
 // leaveAttempt hands over and then departs (F8).
 type leaveAttempt struct {
-	until clock.Instant
+	until clock.Instant // end of the hand-over, then of the stopping
+	stop  bool          // what is left here is being stopped
 	gone  bool
 	sent  int
 	next  clock.Instant
@@ -393,8 +412,13 @@ func (c *Cell) tickLeave() {
 		return
 	}
 	if !l.gone {
-		if len(c.runner.actual) > 0 && c.runner.connected && !l.until.Reached(c.now) {
-			return
+		if busy := len(c.runner.actual) > 0 && c.runner.connected; busy {
+			if !l.stop && (l.until.Reached(c.now) || !c.hasHeirs()) {
+				c.stopRest()
+			}
+			if !l.until.Reached(c.now) {
+				return
+			}
 		}
 		l.gone = true
 		l.next = c.now.Add(leaveLinger)
@@ -412,6 +436,32 @@ func (c *Cell) tickLeave() {
 	if l.next.Reached(c.now) {
 		c.left()
 	}
+}
+
+// hasHeirs reports whether there is another cell that workloads can be handed over to.
+func (c *Cell) hasHeirs() bool {
+	for id, view := range c.views.cells {
+		if id != c.config.Self && view.hasStatus &&
+			(view.status.Life == state.Alive || view.status.Life == state.Suspect) {
+			return true
+		}
+	}
+	return false
+}
+
+// stopSlack is what stopping may take on top of the longest grace among the instances.
+const stopSlack = 5 * time.Second
+
+// stopRest begins to stop what nobody took over in time, in conflict or not: it would run on unwatched.
+func (c *Cell) stopRest() {
+	longest := reconcile.GraceDefault
+	for _, actual := range c.runner.actual {
+		longest = max(longest, actual.Grace)
+	}
+	c.leaving.stop, c.leaving.until = true, c.now.Add(longest+stopSlack)
+	c.log(LevelInfo, "leaving: stopping what is left here")
+	c.views.runDirty = true
+	c.actuate()
 }
 
 // left founds a fresh cluster of one: the daemon goes on, without configuration or members.
