@@ -10,7 +10,6 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/join"
-	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"

@@ -6,6 +6,7 @@ import (
 
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
