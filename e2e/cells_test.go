@@ -26,13 +26,14 @@ const (
 func TestMain(m *testing.M) {
 	cluster.RunKeeper()
 	code := m.Run()
-	if directory, err := programs(); err == nil && built {
-		os.RemoveAll(directory)
+	if built != "" {
+		os.RemoveAll(built)
 	}
 	os.Exit(code)
 }
 
-var built bool
+// built is the directory of the programs, "" before the first test needs them.
+var built string
 
 // programs builds everything once.
 var programs = sync.OnceValues(func() (string, error) {
@@ -40,7 +41,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	built = true
+	built = directory
 	if err := touchSources(); err != nil {
 		return directory, err
 	}

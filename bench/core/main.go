@@ -17,6 +17,7 @@ func main() {
 	log.SetFlags(0)
 	measureStore()
 	measureAntiEntropy()
+	measureGossip()
 	measurePlacement()
 	measureSimulator()
 	measureReceive()

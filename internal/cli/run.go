@@ -39,7 +39,7 @@ func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.joins, "join", nil, "HOST[:PORT][#KEY] of a cell to join; may be repeated")
 	flags.StringArrayVar(&f.advertises, "advertise", nil, "ADDR[:PORT] where others reach this cell; may be repeated")
 	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE for constraints of workloads; may be repeated")
-	flags.StringVar(&f.user, "user", "", "who meshd runs as when root starts it (default colloid, else nobody)")
+	flags.StringVar(&f.user, "user", "", "who meshd runs as when root starts it (default colloid, else a spare user id)")
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
 	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
 	for _, rare := range []string{"driver", "advertise", "label", "user", "policy"} {

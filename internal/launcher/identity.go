@@ -15,8 +15,13 @@ const SocketGroup = "colloid"
 // DefaultUser is the account under which meshd runs when the launcher is root.
 const DefaultUser = "colloid"
 
-// nobody is the account of last resort, when there is no user colloid.
-const nobody = 65534
+// Without a user colloid, meshd gets a number that no account of the host has, the first free one of a
+// few; the same at the next start. It must not be nobody: other programs run as nobody too, workloads
+// among them, and could read the cluster key or send signals to meshd.
+const (
+	spareFirst = 61184 // the range that service managers hand out for a run
+	spareCount = 16
+)
 
 // Identity is the user and group a child runs as. There is at most one supplementary group.
 type Identity struct {
@@ -41,7 +46,7 @@ func lookupSocketGroup() uint32 {
 }
 
 // LookupIdentity resolves who meshd runs as when the launcher is root. Text is a name, a numeric id
-// or UID:GID; empty means the user colloid if it exists, else nobody.
+// or UID:GID; empty means the user colloid if it exists, else a number of no account.
 func LookupIdentity(text string) (Identity, error) {
 	id, err := lookupIdentity(text)
 	id.SocketGroup = lookupSocketGroup()
@@ -53,7 +58,7 @@ func lookupIdentity(text string) (Identity, error) {
 		id, err := namedIdentity(DefaultUser)
 		var unknown user.UnknownUserError
 		if errors.As(err, &unknown) {
-			return Identity{User: nobody, Group: nobody, Name: "nobody"}, nil
+			return spareIdentity()
 		}
 		return id, err
 	}
@@ -76,6 +81,20 @@ func lookupIdentity(text string) (Identity, error) {
 		return accountIdentity(account)
 	}
 	return id, nil
+}
+
+// spareIdentity finds a number that is neither a user nor a group of this host.
+func spareIdentity() (Identity, error) {
+	for number := spareFirst; number < spareFirst+spareCount; number++ {
+		text := strconv.Itoa(number)
+		_, errUser := user.LookupId(text)
+		_, errGroup := user.LookupGroupId(text)
+		if errUser != nil && errGroup != nil {
+			return Identity{User: uint32(number), Group: uint32(number), Name: text}, nil
+		}
+	}
+	return Identity{}, fmt.Errorf("there is no user %s and no spare user id from %d on: create the user with `useradd --system %s`",
+		DefaultUser, spareFirst, DefaultUser)
 }
 
 func namedIdentity(name string) (Identity, error) {

@@ -83,6 +83,9 @@ func (c *Cell) mayStart() bool {
 }
 
 func (c *Cell) reconcileInput() reconcile.Input {
+	if c.leaving != nil && c.leaving.stop {
+		return reconcile.Input{Self: c.config.Self, Authoritative: true, Plan: c.plan, Actual: c.actualSorted()}
+	}
 	return reconcile.Input{
 		Self:          c.config.Self,
 		Authoritative: c.boot.authoritative,

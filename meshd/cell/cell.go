@@ -164,7 +164,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.opener = seal.NewOpener(cluster.Key, sendersMax)
 	c.store = crdt.New(crdt.Options{
 		Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax,
-		OwnSequence: uint64(c.incarnation) << wire.CounterBits,
+		OwnSequence: c.issued(), // a cluster that is entered again knows the writes of this run
 	})
 	c.members = overlay.NewMembers(self)
 	c.guard = overlay.NewGuard(c.config.Random)
@@ -220,7 +220,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	if header.Sender == c.config.Self {
-		c.sawOwnIdentity()
+		if !c.isOwnAddress(from) {
+			c.sawOwnIdentity()
+		}
 		return
 	}
 	if !c.admissible(from) {

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/join"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -163,6 +165,10 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 	if c.phase == Booting {
 		return // cannot vouch for the members yet; the joiner repeats
 	}
+	if j := c.joining; j != nil && bytes.Equal(payload, j.request) {
+		c.joinedItself()
+		return
+	}
 	door := join.Door{Locked: c.views.doorShut, Key: c.cluster.Key}
 	answer, ok := c.seed.Answer(c.now, from, payload, door, func(hello join.Hello) join.Welcome {
 		return c.welcome(hello, from)
@@ -175,6 +181,18 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 		Type: wire.TypeJoinReply, PayloadLength: uint16(len(answer)), Sender: c.config.Self, Nonce: header.Nonce,
 	}
 	c.config.Network.Send(from, append(wire.AppendHeader(c.scratch[:0], reply), answer...))
+}
+
+// joinedItself: one of the addresses leads back here, which is no sign of a cloned disk. A name that stands for
+// several cells may be this one's too, so only the last address left ends the attempt.
+func (c *Cell) joinedItself() {
+	j := c.joining
+	const refusal = "that is this cell itself: name another machine of the cluster"
+	if len(j.addresses) == 1 && j.ticket == 0 {
+		c.finishJoin(failure(uds.ErrorInvalid, refusal))
+		return
+	}
+	j.refusal = refusal
 }
 
 // welcomeMembers bounds the contacts handed to a joiner; one that answers is enough (BOOT-2).

@@ -14,7 +14,8 @@ var errLeft = errors.New("this cell has left")
 
 // leaveAttempt hands over and then departs (F8).
 type leaveAttempt struct {
-	until clock.Instant
+	until clock.Instant // end of the hand-over, then of the stopping
+	stop  bool          // what is left here is being stopped
 	gone  bool
 	sent  int
 	next  clock.Instant
@@ -53,8 +54,13 @@ func (c *Cell) tickLeave() {
 		return
 	}
 	if !l.gone {
-		if len(c.runner.actual) > 0 && c.runner.connected && !l.until.Reached(c.now) {
-			return
+		if busy := len(c.runner.actual) > 0 && c.runner.connected; busy {
+			if !l.stop && (l.until.Reached(c.now) || !c.hasHeirs()) {
+				c.stopRest()
+			}
+			if !l.until.Reached(c.now) {
+				return
+			}
 		}
 		l.gone = true
 		l.next = c.now.Add(leaveLinger)
@@ -72,6 +78,32 @@ func (c *Cell) tickLeave() {
 	if l.next.Reached(c.now) {
 		c.left()
 	}
+}
+
+// hasHeirs reports whether there is another cell that workloads can be handed over to.
+func (c *Cell) hasHeirs() bool {
+	for id, view := range c.views.cells {
+		if id != c.config.Self && view.hasStatus &&
+			(view.status.Life == state.Alive || view.status.Life == state.Suspect) {
+			return true
+		}
+	}
+	return false
+}
+
+// stopSlack is what stopping may take on top of the longest grace among the instances.
+const stopSlack = 5 * time.Second
+
+// stopRest begins to stop what nobody took over in time, in conflict or not: it would run on unwatched.
+func (c *Cell) stopRest() {
+	longest := reconcile.GraceDefault
+	for _, actual := range c.runner.actual {
+		longest = max(longest, actual.Grace)
+	}
+	c.leaving.stop, c.leaving.until = true, c.now.Add(longest+stopSlack)
+	c.log(LevelInfo, "leaving: stopping what is left here")
+	c.views.runDirty = true
+	c.actuate()
 }
 
 // left founds a fresh cluster of one: the daemon goes on, without configuration or members.

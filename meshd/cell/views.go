@@ -213,6 +213,23 @@ func (c *Cell) viewIdentity(view *cellView) {
 	}
 }
 
+// isOwnAddress reports whether datagrams from an address are this cell's own. It writes to itself while somebody
+// still lists an earlier id of this machine, or another name of it, under its address.
+func (c *Cell) isOwnAddress(from netip.AddrPort) bool {
+	if len(c.config.Addresses) == 0 {
+		return false
+	}
+	loopback := false
+	for _, candidate := range c.config.Addresses {
+		if candidate.Address == from {
+			return true
+		}
+		loopback = loopback || candidate.Address.Addr().IsLoopback()
+	}
+	// A socket bound to every address holds the port of the loopback ones too.
+	return !loopback && from.Addr().IsLoopback() && from.Port() == c.config.Addresses[0].Address.Port()
+}
+
 func (c *Cell) sawOwnIdentity() {
 	c.alarms.raise(alarmIdentity, "critical", "another machine uses the id of this cell, "+c.config.Self.String(),
 		"a disk image was cloned: stop one of them, remove its cell_id file, start it again")

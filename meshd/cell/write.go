@@ -65,11 +65,13 @@ func (c *Cell) nextDot() wire.Dot {
 	if c.counter >= 1<<wire.CounterBits {
 		panic("cell: dot counter exhausted within one incarnation")
 	}
-	return wire.Dot{
-		Actor:    c.config.Self,
-		Sequence: uint64(c.incarnation)<<wire.CounterBits | c.counter,
-	}
+	dot := wire.Dot{Actor: c.config.Self, Sequence: c.issued()}
+	c.store.RaiseOwnSequence(dot.Sequence) // by whatever way it comes back, this run has used it
+	return dot
 }
+
+// issued is the sequence of the last dot of this run.
+func (c *Cell) issued() uint64 { return uint64(c.incarnation)<<wire.CounterBits | c.counter }
 
 // publish writes a fact this cell alone is responsible for, if it is not in the store already. It is
 // logged without waiting: such facts are restated at every start.
@@ -194,7 +196,7 @@ func (c *Cell) ownStable() {
 	if !c.boot.compared {
 		return
 	}
-	sequence := uint64(c.incarnation)<<wire.CounterBits | c.counter
+	sequence := c.issued()
 	for i := range c.writes.pending {
 		sequence = min(sequence, c.writes.pending[i].sequence-1)
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"colloid.net/ipc/uds"
@@ -16,9 +17,10 @@ const (
 )
 
 // joinSeeds joins the first seed that answers, for as long as the cell is in no cluster but its own. A
-// refusal (locked, a configuration of its own) is final: trying again cannot change it.
+// refusal (locked, a configuration of its own) is final: trying again cannot change it. A seed that is this
+// cell itself, as in a list that all machines share, is left out from then on.
 func (d *Daemon) joinSeeds(ctx context.Context, seeds []control.Target) {
-	for attempt := 0; ; attempt++ {
+	for attempt := 0; len(seeds) > 0; attempt++ {
 		joined := false
 		if !d.Inspect(func(c *cell.Cell) { joined = c.Joined() }) || joined {
 			return
@@ -32,6 +34,10 @@ func (d *Daemon) joinSeeds(ctx context.Context, seeds []control.Target) {
 		d.log.printf("join %s: %s", seed.Host, response.Text)
 		if response.Errno == uds.ErrorPermission || response.Errno == uds.ErrorExists {
 			return
+		}
+		if response.Errno == uds.ErrorInvalid {
+			seeds = slices.DeleteFunc(slices.Clone(seeds), func(other control.Target) bool { return other == seed })
+			continue
 		}
 		select {
 		case <-ctx.Done():

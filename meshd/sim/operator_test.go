@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/reconcile"
+)
+
+// What operators do every day must not look like a disk that went back in time: a key is written by several
+// cells in turn, the door is locked here and opened there, a cell leaves and comes back (F1).
+func TestF1_WritesInTurnRaiseNoAlarm(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := form(t, Options{Seed: seed, Cells: 3})
+		run(t, w, 15*time.Second)
+		calm := func(what string) {
+			t.Helper()
+			for _, n := range w.Nodes() {
+				if alarms := n.alarms(); alarms["warning"]+alarms["critical"] > 0 {
+					t.Fatalf("seed %d: n%d warns after %s: %v", seed, n.Index, what, alarms)
+				}
+			}
+		}
+		for i := range 12 {
+			w.Node(i%3).Set("spread.a", Spec(0, fmt.Sprintf("/bin/%d", i)), uds.ExpectAny, nil)
+			run(t, w, time.Second)
+		}
+		calm("writes in turn")
+		for i := range 6 {
+			w.Node(i%3).Command(cell.Request{Code: uds.CodeDoor, Payload: []byte{byte((i + 1) % 2)}}, func(r cell.Response) {
+				if r.Status != uds.OK {
+					t.Fatalf("seed %d: door: %s", seed, r.Text)
+				}
+			})
+			run(t, w, time.Second)
+		}
+		calm("locking and unlocking")
+		leaver := w.Node(2)
+		left := false
+		leaver.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 1}}, func(cell.Response) { left = true })
+		until(t, w, 20*time.Second, "left", func() bool { return left })
+		leaver.connect(w.Node(0), true, nil)
+		until(t, w, time.Minute, "back again", func() bool { return settled(w) })
+		run(t, w, 20*time.Second)
+		calm("leaving and coming back")
+	}
+}
+
+// Connecting a cell to itself, as with one list of seeds for all machines, is refused and costs it nothing:
+// it is no sign of a cloned disk (F2).
+func TestF2_ConnectToItselfKeepsTheIdentity(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := form(t, Options{Seed: seed, Cells: 2})
+		run(t, w, 15*time.Second)
+		n := w.Node(1)
+		before := n.ID()
+		var answer *cell.Response
+		n.connect(n, false, func(r cell.Response) { answer = &r })
+		until(t, w, 5*time.Second, "an answer", func() bool { return answer != nil })
+		if answer.Errno != uds.ErrorInvalid {
+			t.Fatalf("seed %d: %d %s", seed, answer.Errno, answer.Text)
+		}
+		run(t, w, 5*time.Second)
+		n.Kill()
+		n.Boot()
+		run(t, w, 20*time.Second)
+		if n.ID() != before || w.Node(0).cell.AliveCount() != 2 {
+			t.Fatalf("seed %d: %v became %v, %d alive", seed, before, n.ID(), w.Node(0).cell.AliveCount())
+		}
+	}
+}
+
+// A machine that had to draw a new id is still listed under the old one, at the same address. What it sends
+// there comes back to it, which is no sign of a clone either (F2).
+func TestF2_OwnDatagramsAreNoClone(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := form(t, Options{Seed: seed, Cells: 3})
+		run(t, w, 15*time.Second)
+		n := w.Node(1)
+		n.Kill()
+		n.disk.identify()
+		n.Boot()
+		run(t, w, time.Minute)
+		if critical := n.alarms()["critical"]; critical > 0 {
+			t.Fatalf("seed %d: %d critical alarms: %s", seed, critical, w.describe())
+		}
+	}
+}
+
+// Whatever nobody can take over is stopped by leaving: on the last cell at once, elsewhere when the hand-over
+// has taken too long, and also when the workload is in conflict (F8).
+func TestF8_LeaveStopsWhatIsLeft(t *testing.T) {
+	for _, seed := range seeds(3) {
+		for _, cells := range []int{1, 2} {
+			w := form(t, Options{Seed: seed, Cells: cells})
+			run(t, w, 15*time.Second)
+			w.Node(0).Set("spread.web", Spec(cells, "/bin/a"), uds.ExpectAny, nil)
+			until(t, w, 20*time.Second, "running", func() bool { return running(w) == cells })
+			run(t, w, 5*time.Second)
+			n := w.Node(0)
+			var left *cell.Response
+			n.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 20}}, func(r cell.Response) { left = &r })
+			took := until(t, w, time.Minute, "left", func() bool { return left != nil })
+			for _, i := range n.host.sorted() {
+				if i.state != reconcile.Gone {
+					t.Errorf("seed %d, %d cells: still %v after leaving", seed, cells, i.state)
+				}
+			}
+			if left.Status != uds.OK || cells == 1 && took > 15*time.Second {
+				t.Errorf("seed %d, %d cells: %v after %v", seed, cells, left.Status, took)
+			}
+		}
+	}
+}
