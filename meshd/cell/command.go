@@ -213,7 +213,25 @@ func entryValues(key string, r register) []uds.EntryValue {
 			Text: describeValue(key, value), Deleted: len(value) == 0,
 		})
 	}
+	if len(values) > 1 && state.IsWorkload([]byte(key)) {
+		tellApart(values)
+	}
 	return values
+}
+
+// tellApart adds to the texts of competing specifications in what they differ.
+func tellApart(values []uds.EntryValue) {
+	versions := make([]*workload.Spec, len(values))
+	for i := range values {
+		if spec, err := workload.Decode(values[i].Value); err == nil {
+			versions[i] = spec
+		}
+	}
+	for i, text := range workload.Summaries(versions) {
+		if text != "" {
+			values[i].Text = text
+		}
+	}
 }
 
 // describeValue renders a value for people.
