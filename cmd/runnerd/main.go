@@ -10,13 +10,11 @@ import (
 	"os/signal"
 	"syscall"
 
+	"colloid.net/internal/version"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/shim"
 )
-
-// software is set by the linker in releases.
-var software = "development"
 
 func main() {
 	if len(os.Args) == 2 {
@@ -47,7 +45,7 @@ func run() error {
 	shim.IsolateDescriptors()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
-		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: software, Log: logger,
+		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
 	})
 	if err != nil {
 		return err
