@@ -54,7 +54,9 @@ func (a *app) load(flags fileFlags) ([]desired, error) {
 }
 
 // named is the preparation of a block of which only the key counts.
-func named(block workload.Block) (desired, error) { return desired{key: block.Key(), place: placeOf(block)}, nil }
+func named(block workload.Block) (desired, error) {
+	return desired{key: block.Key(), place: placeOf(block)}, nil
+}
 
 func placeOf(block workload.Block) string { return fmt.Sprintf("%s:%d", block.File, block.Line) }
 
