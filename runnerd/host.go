@@ -45,16 +45,19 @@ func (s *Supervisor) loadPolicy() (taken bool) {
 	loaded, err := policy.Load(s.options.PolicyFile, s.options.Owners)
 	switch {
 	case err == nil:
-		s.policy, s.policyError = loaded, ""
+		s.policy, s.offered, s.policyError = loaded, loaded, ""
 		return true
 	case errors.Is(err, fs.ErrNotExist):
-		s.policy = policy.Empty()
+		s.policy = policy.Empty() // still offered: without its capacity the cell would lose what it runs
 		s.policyError = fmt.Sprintf("there is no policy file %s: no host process may run", s.options.PolicyFile)
 	default:
 		if s.policy == nil {
 			s.policy = policy.Empty()
 		}
 		s.policyError = "the policy file is not in force: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if s.offered == nil {
+		s.offered = s.policy
 	}
 	s.options.Log.Print(s.policyError)
 	return false
@@ -91,11 +94,11 @@ func (s *Supervisor) checkPolicy() {
 
 // hello describes this host.
 func (s *Supervisor) helloMessage() *message.Hello {
-	cpu, memory := s.policy.Capacity(uint32(runtime.NumCPU())*1000, procfs.MemoryMiB())
+	cpu, memory := s.offered.Capacity(uint32(runtime.NumCPU())*1000, procfs.MemoryMiB())
 	return &message.Hello{
 		Protocol: protocolVersion, Helper: "runnerd", Software: s.options.Software,
-		RunsProcess: len(s.policy.Processes) > 0, CpuMillicores: cpu, MemoryMib: memory,
-		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.policy.Instances),
+		RunsProcess: len(s.offered.Processes) > 0, CpuMillicores: cpu, MemoryMib: memory,
+		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.offered.Instances),
 		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(),
 	}
 }

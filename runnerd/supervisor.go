@@ -28,7 +28,8 @@ type Supervisor struct {
 	// All below belongs to the loop's goroutine.
 	policy      *policy.Policy
 	policyFile  fileIdentity
-	policyError string // why the file was not taken, "" = it was
+	offered     *policy.Policy // the last good one, from which meshd hears what this host can take
+	policyError string         // why the file was not taken, "" = it was
 	instances   map[InstanceID]*instance
 	denials     []InstanceID // denied instances in the order they were denied
 	gone        []*message.Instance

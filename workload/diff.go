@@ -58,3 +58,47 @@ func Summary(s *Spec) string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// differenceMax bounds what Summaries adds to one summary, in bytes.
+const differenceMax = 240
+
+// Summaries shows the versions of one workload so that people can choose between them: the Summary of each,
+// followed by the statements that not all of them share, as in "replicas=1, process=/b, args 7". What is longer
+// than a line is cut; a nil version gives "".
+func Summaries(versions []*Spec) []string {
+	all := make([][]line, len(versions))
+	for i, s := range versions {
+		if s != nil {
+			all[i] = s.lines()
+		}
+	}
+	texts := make([]string, len(versions))
+	for i, s := range versions {
+		if s == nil {
+			continue
+		}
+		var own []string
+		for _, l := range all[i] {
+			missing := func(other []line) bool { return other != nil && !slices.Contains(other, l) }
+			if !inSummary(l.key) && slices.ContainsFunc(all, missing) {
+				own = append(own, l.key+" "+l.text)
+			}
+		}
+		texts[i] = Summary(s)
+		if more := strings.Join(own, ", "); len(more) > differenceMax {
+			texts[i] += ", " + strings.ToValidUTF8(more[:differenceMax], "") + "..."
+		} else if more != "" {
+			texts[i] += ", " + more
+		}
+	}
+	return texts
+}
+
+// inSummary reports whether Summary shows a statement.
+func inSummary(key string) bool {
+	switch key {
+	case "replicas", "image", "module", "process", "sha256", "cpu", "mem":
+		return true
+	}
+	return false
+}

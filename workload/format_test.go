@@ -4,8 +4,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -125,6 +127,37 @@ func TestSummary(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
+}
+
+// Versions in conflict must not look alike: somebody has to choose between them.
+func TestSummariesShowWhatDiffers(t *testing.T) {
+	var versions []*Spec
+	for _, source := range []string{
+		"spread x { process /b; args 711; env A 1; stop_grace 3s }",
+		"spread x { process /b; args 723; env A 1; stop_grace 3s }",
+		"spread x { process /b; env A 1; stop_grace 3s; port 80 }",
+	} {
+		versions = append(versions, parseOne(t, source).Spec)
+	}
+	got := Summaries(append(versions, nil))
+	want := []string{"replicas=1, process=/b, args 711", "replicas=1, process=/b, args 723",
+		"replicas=1, process=/b, port 80", ""}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	versions[0].Arguments = []string{strings.Repeat("\u00e9", 120)}
+	if long := Summaries(versions)[0]; len(long) > 300 || !utf8.ValidString(long) || !strings.HasSuffix(long, "...") {
+		t.Errorf("%d bytes: %q", len(long), long)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		_, a := drawSpec(t)
+		_, b := drawSpec(t)
+		both := Summaries([]*Spec{a, b})
+		if Summary(a) == Summary(b) && len(Diff(a, b)) > 0 && a.Digest() != b.Digest() && both[0] == both[1] &&
+			!strings.HasSuffix(both[0], "...") && Diff(a, b)[0] != "order of ports, vips, volumes or constraints" {
+			t.Fatalf("differ in %q, both are %q", Diff(a, b), both[0])
+		}
+	})
 }
 
 func hexOf(pair string) string { return strings.Repeat(pair, 32) }

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -75,6 +76,16 @@ func (s *Spec) checkConstraints(l *problems) {
 			l.add("constraint", i, "constraint on %s is given twice, expected it once", c.Label)
 		}
 	}
+}
+
+// CheckLabel checks the text of a label of a cell, NAME=VALUE: only what a constraint can name is of use.
+func CheckLabel(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok || !validLabel(name) || !validLabel(value) {
+		return fmt.Errorf("%q is no label: write NAME=VALUE with 1 to %d letters, digits, _ . - / in both", text,
+			labelLengthMax)
+	}
+	return nil
 }
 
 func validLabel(text string) bool { return len(text) <= labelLengthMax && validToken(text, "_.-/") }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"colloid.net/ipc/uds"
@@ -153,6 +154,40 @@ func TestF132_ApplyPinsAProcessToTheFileThatIsHere(t *testing.T) {
 	if d.held("spread.other").ImageDigest != [32]byte{} {
 		t.Fatal("a digest was invented")
 	}
+}
+
+// What is no program has no digest: a device has no end, a pipe no beginning, and an empty file was a mistake.
+func TestF132_OnlyProgramsArePinned(t *testing.T) {
+	directory := t.TempDir()
+	pipe, empty := filepath.Join(directory, "pipe"), filepath.Join(directory, "empty")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(empty, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, empty, directory, "/dev/zero"} {
+		d := newFake(t)
+		r := d.run(fmt.Sprintf("spread web {\n process %s\n}\n", path), "apply", "-f", "-")
+		r.expectError(t, ExitUsage, "is no program", "nothing was written")
+	}
+}
+
+// Only what is going to be written is announced, and nothing of it where only the keys count.
+func TestF132_PinningIsNotAnnouncedInVain(t *testing.T) {
+	d := newFake(t)
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("binary"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("spread web {\n process %s\n}\n", program)
+	d.run(text, "apply", "-f", "-").expect(t, 0, "spread.web created\n")
+	for _, run := range []result{d.run(text+text, "apply", "-f", "-"), d.run(text, "delete", "-f", "-")} {
+		if strings.Contains(run.errors, "pinned") {
+			t.Errorf("exit %d, errors %q", run.exit, run.errors)
+		}
+	}
+	d.run("", "apply", "-f", "-").expectError(t, 0, "no workloads in it")
 }
 
 func TestF56_SyncingDaemonIsExplained(t *testing.T) {

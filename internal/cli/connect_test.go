@@ -168,6 +168,18 @@ func TestLauncherOptions(t *testing.T) {
 	if len(o.Helpers) != 1 || !o.Helpers[0].Confinement.Bounded || o.Helpers[0].Confinement.Identity != nil {
 		t.Errorf("helpers %+v", o.Helpers)
 	}
+	for _, label := range []string{"rack", "rack=", "=a", "rack=a=b", "rack=a b", "rack=\x1b[31m"} {
+		a.run.labels = []string{"zone=eu-1", label}
+		if _, err := a.launcherOptions(); err == nil {
+			t.Errorf("label %q was accepted: meshd would refuse it again and again, or no constraint could name it", label)
+		}
+	}
+	a.run.labels = nil
+	a.run.directory = "/srv/" + strings.Repeat("d", 100)
+	if _, err := a.launcherOptions(); err == nil {
+		t.Error("a directory was accepted in which no socket can be")
+	}
+	a.run.directory = "/srv/c"
 	a.run.joins = []string{"a#K", "b#L"}
 	if _, err := a.launcherOptions(); err == nil {
 		t.Error("seeds of two clusters were accepted")

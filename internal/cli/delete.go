@@ -22,7 +22,7 @@ command line must exist; one of a file may be absent, so that deleting twice is 
 			}
 			mustExist := len(keys) > 0
 			if !mustExist {
-				all, err := a.load(files)
+				all, err := a.loadKeys(files, named)
 				if err != nil {
 					return err
 				}

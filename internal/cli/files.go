@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"colloid.net/workload"
 	"github.com/spf13/cobra"
@@ -34,11 +35,32 @@ type desired struct {
 	spec    *workload.Spec
 	encoded []byte
 	place   string // file:line
+	note    string // for people, once everything is valid
 }
 
 // load reads and checks every file completely. It returns either all workloads or one failure that
 // lists everything that is wrong (F156).
 func (a *app) load(flags fileFlags) ([]desired, error) {
+	all, err := a.loadKeys(flags, a.prepare)
+	if err == nil && len(all) == 0 {
+		a.talk("%s: no workloads in it", strings.Join(flags.files, ", "))
+	}
+	for _, d := range all {
+		if d.note != "" {
+			a.talk("%s", d.note)
+		}
+	}
+	return all, err
+}
+
+// named is the preparation of a block of which only the key counts.
+func named(block workload.Block) (desired, error) {
+	return desired{key: block.Key(), place: placeOf(block)}, nil
+}
+
+func placeOf(block workload.Block) string { return fmt.Sprintf("%s:%d", block.File, block.Line) }
+
+func (a *app) loadKeys(flags fileFlags, prepare func(workload.Block) (desired, error)) ([]desired, error) {
 	if len(flags.files) == 0 {
 		return nil, fail(ExitUsage, "name a configuration file with -f FILE, or -f - for standard input")
 	}
@@ -60,7 +82,7 @@ func (a *app) load(flags fileFlags) ([]desired, error) {
 			continue
 		}
 		for _, block := range blocks {
-			d, err := a.prepare(block)
+			d, err := prepare(block)
 			if err == nil && places[d.key] != "" {
 				err = fmt.Errorf("%s: %s is already in %s", d.place, d.key, places[d.key])
 			}
@@ -79,7 +101,7 @@ func (a *app) load(flags fileFlags) ([]desired, error) {
 }
 
 func (a *app) prepare(block workload.Block) (desired, error) {
-	d := desired{key: block.Key(), spec: block.Spec, place: fmt.Sprintf("%s:%d", block.File, block.Line)}
+	d := desired{key: block.Key(), spec: block.Spec, place: placeOf(block)}
 	if err := a.fillDigest(&d); err != nil {
 		return d, fmt.Errorf("%s: %w", d.place, err)
 	}
@@ -101,7 +123,8 @@ func (a *app) fillDigest(d *desired) error {
 	if d.spec.Runtime != workload.RuntimeProcess || d.spec.ImageDigest != [32]byte{} {
 		return nil
 	}
-	file, err := os.Open(d.spec.Image)
+	// Not blocking: what has the name may be a pipe or a device, which has no end to hash up to.
+	file, err := os.OpenFile(d.spec.Image, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -109,12 +132,18 @@ func (a *app) fillDigest(d *desired) error {
 		return fmt.Errorf("%s has no sha256 and its file cannot be read: %w", d.key, err)
 	}
 	defer file.Close()
+	if info, err := file.Stat(); err != nil {
+		return fmt.Errorf("%s: digest of %s: %w", d.key, d.spec.Image, err)
+	} else if !info.Mode().IsRegular() || info.Size() == 0 {
+		return fmt.Errorf("%s: %s is no program (mode %v, %d bytes): name an executable file",
+			d.key, d.spec.Image, info.Mode(), info.Size())
+	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {
 		return fmt.Errorf("%s: digest of %s: %w", d.key, d.spec.Image, err)
 	}
 	copy(d.spec.ImageDigest[:], hash.Sum(nil))
-	a.talk("%s: pinned to the file here, sha256 %x", d.key, d.spec.ImageDigest)
+	d.note = fmt.Sprintf("%s: pinned to the file here, sha256 %x", d.key, d.spec.ImageDigest)
 	return nil
 }
 

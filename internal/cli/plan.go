@@ -63,8 +63,9 @@ func compare(d desired, held *uds.Entries) step {
 // adviseConflict tells on standard error which values compete and how to choose.
 func (a *app) adviseConflict(entries *uds.Entries) {
 	a.talk("colloid: %s holds %d concurrent values; what runs is left as it is:", entries.Key, len(entries.Entries))
+	texts := describeValues(entries.Key, entries.Entries)
 	for i, v := range entries.Entries {
-		a.talk("  %d  %s  (written by cell %s, its write %d)", i+1, describeValue(entries.Key, v), v.Actor, v.Sequence)
+		a.talk("  %d  %s  (written by cell %s, its write %d)", i+1, texts[i], v.Actor, v.Sequence)
 	}
 	a.talk("colloid: choose one with `colloid resolve %s --seen %s --take N`, or write another with --from-file FILE",
 		entries.Key, entries.Digest)

@@ -88,6 +88,17 @@ func TestGetShowsAllValuesOfAConflict(t *testing.T) {
 	d.run("", "get", "spread.none").expectError(t, ExitError, "not found")
 }
 
+// Two values that differ only in what a summary leaves out must not look alike where one is to be chosen.
+func TestConflictShowsInWhatTheValuesDiffer(t *testing.T) {
+	d := newFake(t)
+	d.hold("spread web {\n process /b\n args 711\n}\n")
+	d.hold("spread web {\n process /b\n args 723\n}\n")
+	r := d.run("spread web {\n process /nowhere/b\n}\n", "apply", "-f", "-")
+	if r.exit != ExitConflict || !strings.Contains(r.errors, "args 711") || !strings.Contains(r.errors, "args 723") {
+		t.Errorf("exit %d, errors %q", r.exit, r.errors)
+	}
+}
+
 func TestShorthandMustBeUnambiguous(t *testing.T) {
 	d := newFake(t)
 	d.hold(web2)

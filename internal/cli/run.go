@@ -14,6 +14,7 @@ import (
 
 	"colloid.net/internal/launcher"
 	"colloid.net/ipc/uds"
+	"colloid.net/workload"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
@@ -66,6 +67,9 @@ func (a *app) runAppliance(ctx context.Context) error {
 	return nil
 }
 
+// socketPathMax is what the kernel takes for the address of a Unix socket, without the final zero.
+const socketPathMax = 107
+
 func (a *app) launcherOptions() (launcher.Options, error) {
 	o := launcher.Options{Directory: a.run.directory, Output: os.Stderr, Log: log.New(a.Errors, "colloid: ", 0)}
 	if o.Directory == "" {
@@ -80,6 +84,10 @@ func (a *app) launcherOptions() (launcher.Options, error) {
 	}
 	o.Directory = absolute
 	o.RunDirectory = launcher.RunDirectory(absolute)
+	if socket := filepath.Join(o.RunDirectory, launcher.SocketName); len(socket) > socketPathMax {
+		return o, fail(ExitUsage, "the socket %s would have a path of %d bytes, the kernel takes %d: choose a shorter --directory",
+			socket, len(socket), socketPathMax)
+	}
 	if a.Root {
 		identity, err := launcher.LookupIdentity(a.run.user)
 		if err != nil {
@@ -121,6 +129,9 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 		p.Arguments = append(p.Arguments, "--advertise", advertise)
 	}
 	for _, label := range a.run.labels {
+		if err := workload.CheckLabel(label); err != nil {
+			return p, fail(ExitUsage, "--label %w", err)
+		}
 		p.Arguments = append(p.Arguments, "--label", label)
 	}
 	switch a.run.driver {

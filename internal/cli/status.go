@@ -212,8 +212,9 @@ func describeInstance(i uds.InstanceInfo) string {
 
 func printConflict(w io.Writer, c uds.ConflictInfo) {
 	fmt.Fprintf(w, "\nCONFLICT on %s: %d values were written at the same time\n", printable(c.Key), len(c.Values))
+	texts := describeValues(c.Key, c.Values)
 	for i, v := range c.Values {
-		fmt.Fprintf(w, "  %d  %s  by cell %s at {%s}\n", i+1, describeValue(c.Key, v), v.Actor, dotOf(v))
+		fmt.Fprintf(w, "  %d  %s  by cell %s at {%s}\n", i+1, texts[i], v.Actor, dotOf(v))
 	}
 	fmt.Fprintf(w, "  what runs is left as it is; choose with\n"+
 		"    colloid resolve %s --seen %s --take N\n    colloid resolve %s --seen %s --from-file FILE\n",

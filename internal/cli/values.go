@@ -54,6 +54,24 @@ func describeValue(key string, v uds.EntryValue) string {
 	return hex.EncodeToString(v.Value)
 }
 
+// describeValues shows each of the values of a key on one line. Workloads show in what they differ.
+func describeValues(key string, values []uds.EntryValue) []string {
+	texts := make([]string, len(values))
+	specs := make([]*workload.Spec, len(values))
+	for i, v := range values {
+		texts[i] = describeValue(key, v)
+		if _, _, ok := workload.SplitKey(key); ok && !v.Deleted {
+			specs[i], _ = workload.Decode(v.Value)
+		}
+	}
+	for i, text := range workload.Summaries(specs) {
+		if text != "" {
+			texts[i] = printable(text)
+		}
+	}
+	return texts
+}
+
 // dotOf names the write that made a value: its cell and that cell's count.
 func dotOf(v uds.EntryValue) string { return fmt.Sprintf("%s:%d", v.Actor, v.Sequence) }
 

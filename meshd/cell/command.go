@@ -169,7 +169,31 @@ func (c *Cell) checkWriteName(code uds.Code, write uds.WriteRequest) (Response, 
 	if err != nil {
 		return failure(uds.ErrorInvalid, write.Key+": "+err.Error()), false
 	}
+	if other := c.namesake(write.Key); other != "" && !c.holds(write.Key) {
+		return failure(uds.ErrorExists, write.Key+": "+other+
+			" has this name: workloads of all kinds share their names, delete it first or choose another"), false
+	}
 	return Response{}, true
+}
+
+// namesake returns a workload of another kind with the name of key, "" if there is none. What a cell says of its
+// instances and denials is kept under the name alone, so two would overwrite each other's.
+func (c *Cell) namesake(key string) string {
+	name := state.WorkloadName(key)
+	for _, kind := range []string{state.PrefixSpread, state.PrefixStateful, state.PrefixWasm} {
+		if other := kind + name; other != key && c.holds(other) {
+			return other
+		}
+	}
+	return ""
+}
+
+// holds reports whether a key has a value, or is about to.
+func (c *Cell) holds(key string) bool {
+	if register, found := c.store.Get([]byte(key)); found && !register.Absent() {
+		return true
+	}
+	return slices.ContainsFunc(c.writes.pending, func(w pendingWrite) bool { return w.key == key })
 }
 
 // keyRoom is 90 % of the smallest store of any member (F50).
@@ -211,7 +235,25 @@ func entryValues(key string, r register) []uds.EntryValue {
 			Text: describeValue(key, value), Deleted: len(value) == 0,
 		})
 	}
+	if len(values) > 1 && state.IsWorkload([]byte(key)) {
+		tellApart(values)
+	}
 	return values
+}
+
+// tellApart adds to the texts of competing specifications in what they differ.
+func tellApart(values []uds.EntryValue) {
+	versions := make([]*workload.Spec, len(values))
+	for i := range values {
+		if spec, err := workload.Decode(values[i].Value); err == nil {
+			versions[i] = spec
+		}
+	}
+	for i, text := range workload.Summaries(versions) {
+		if text != "" {
+			values[i].Text = text
+		}
+	}
 }
 
 // describeValue renders a value for people.

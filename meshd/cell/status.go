@@ -278,6 +278,9 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		if w.State == "unsatisfied" || w.State == "invalid" {
 			add("warning", w.Key+": "+w.Reason, "colloid explain "+w.Key)
 		}
+		if other := c.namesake(w.Key); other > w.Key { // each pair once
+			add("critical", w.Key+" and "+other+" have one name: their instances are mixed up", "delete one of them")
+		}
 	}
 	return alarms
 }

@@ -112,9 +112,9 @@ func TestRES3_EveryCellAnswersAlone(t *testing.T) {
 }
 
 // A hundred cells at 5 % loss: nobody is declared dead who is not, however long it goes on (F62). The short
-// form plays 10 minutes, the long one 24 hours.
+// form plays 5 minutes, the long one 24 hours.
 func TestF62_HundredCellsAtFivePercentLoss(t *testing.T) {
-	virtual := 10 * time.Minute
+	virtual := 5 * time.Minute
 	if long() {
 		virtual = 24 * time.Hour
 	}

@@ -115,3 +115,28 @@ func TestF8_LeaveStopsWhatIsLeft(t *testing.T) {
 		}
 	}
 }
+
+// A name belongs to one workload, whatever its kind: what a cell says of its instances and of what its host
+// denies is kept under the name, and a second workload would overwrite it.
+func TestF101_NamesAreUniqueAcrossKinds(t *testing.T) {
+	w := form(t, Options{Seed: 1, Cells: 2})
+	run(t, w, 15*time.Second)
+	n := w.Node(0)
+	var first, second, third *cell.Response
+	n.Set("spread.a", Spec(1, "/bin/a"), uds.ExpectAny, func(r cell.Response) { first = &r })
+	n.Set("stateful.a", StatefulSpec("/bin/b"), uds.ExpectAny, func(r cell.Response) { second = &r })
+	run(t, w, 10*time.Second)
+	w.Node(1).Set("stateful.a", StatefulSpec("/bin/b"), uds.ExpectAny, func(r cell.Response) { third = &r })
+	n.Set("spread.a", Spec(2, "/bin/a"), uds.ExpectAny, func(r cell.Response) { first = &r })
+	run(t, w, 10*time.Second)
+	if first.Status != uds.OK || second.Errno != uds.ErrorExists || third.Errno != uds.ErrorExists {
+		t.Fatalf("%+v, %+v, %+v", first, second, third)
+	}
+	n.Delete("spread.a")
+	run(t, w, 5*time.Second)
+	w.Node(1).Set("stateful.a", StatefulSpec("/bin/b"), uds.ExpectAny, func(r cell.Response) { third = &r })
+	run(t, w, 5*time.Second)
+	if third.Status != uds.OK {
+		t.Fatalf("the name is not free again: %+v", third)
+	}
+}
