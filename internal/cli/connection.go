@@ -108,21 +108,23 @@ func (s *session) explain(what string, err error) error {
 	case errors.Is(err, uds.ErrNotFound):
 		return fail(ExitError, "%s: not found", what)
 	case errors.As(err, &refused):
-		return fail(ExitError, "%s: %s%s", what, printable(refused.Error()), hint(refused))
+		text := strings.TrimPrefix(refused.Error(), what+": ") // meshd names the key as well
+		return fail(ExitError, "%s: %s%s", what, printable(text), hint(refused.Errno, text))
 	}
 	return fail(ExitUnreachable, "%s: the daemon at %s: %w", what, s.path, err)
 }
 
-// hint is the way out of an error number, in addition to the daemon's text.
-func hint(refused *uds.ReplyError) string {
-	switch refused.Errno {
-	case uds.ErrorPermission:
-		if !strings.Contains(refused.Text, uds.GroupWrite) {
-			return ": become root or a member of group " + uds.GroupWrite
-		}
-	case uds.ErrorBusy:
+// keyLengthMax is the longest name that a cell stores, in bytes.
+const keyLengthMax = 96
+
+// hint is the way out of an error number, where the daemon's text does not name it.
+func hint(number uint16, text string) string {
+	switch {
+	case number == uds.ErrorPermission && !strings.Contains(text, uds.GroupWrite):
+		return ": become root or a member of group " + uds.GroupWrite
+	case number == uds.ErrorBusy && !strings.Contains(text, "try again"):
 		return ": try again in a few seconds"
-	case uds.ErrorNoSpace:
+	case number == uds.ErrorNoSpace && strings.Contains(text, "disk"):
 		return ": free disk space on this cell"
 	}
 	return ""
@@ -171,6 +173,9 @@ var workloadKinds = []workload.Kind{workload.KindSpread, workload.KindStateful, 
 // fullKey completes the shorthand "web" to "spread.web" when only one kind of workload has the name.
 func (s *session) fullKey(name string) (string, error) {
 	if !workload.ValidName(name) {
+		if !strings.Contains(name, ".") || len(name) > keyLengthMax || printable(name) != name {
+			return "", fail(ExitUsage, "%.80q is no key: write the name of a workload, or a key as in spread.web", name)
+		}
 		return name, nil // has a dot: a full key; the daemon judges the rest
 	}
 	var found []string

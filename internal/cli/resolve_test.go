@@ -99,6 +99,42 @@ func TestConflictShowsInWhatTheValuesDiffer(t *testing.T) {
 	}
 }
 
+// What is no key at all is a wrong argument, said without letting it at the terminal or filling the screen.
+func TestWhatIsNoKeyIsRefusedHere(t *testing.T) {
+	d := newFake(t)
+	for _, name := range []string{"", "A_B", "\x1b[31mred", "spread.\x1b]0;title\x07", strings.Repeat("a", 100000),
+		"spread." + strings.Repeat("a", 100)} {
+		for _, command := range []string{"get", "delete", "explain"} {
+			r := d.run("", command, name)
+			r.expectError(t, ExitUsage, "is no key")
+			if len(r.errors) > 500 || strings.Contains(r.errors, "\x1b") {
+				t.Errorf("%s: %d bytes, %.100q", command, len(r.errors), r.errors)
+			}
+		}
+	}
+}
+
+// The way out is named once, and it is the right one.
+func TestRefusalsAreNotSaidTwice(t *testing.T) {
+	for _, c := range []struct {
+		refusal
+		want string
+	}{
+		{refusal{uds.ErrorBusy, "still syncing: try again in a moment"},
+			"colloid: spread.web: still syncing: try again in a moment\n"},
+		{refusal{uds.ErrorBusy, "too many writes"}, "colloid: spread.web: too many writes: try again in a few seconds\n"},
+		{refusal{uds.ErrorExists, "spread.web: wasm.web has this name"}, "colloid: spread.web: wasm.web has this name\n"},
+		{refusal{uds.ErrorNoSpace, "spread.web: the cluster holds 58982 keys"},
+			"colloid: spread.web: the cluster holds 58982 keys\n"},
+	} {
+		d := newFake(t)
+		d.refuse[uds.CodeSet] = c.refusal
+		if r := d.run(web2, "apply", "-f", "-"); r.exit != ExitError || r.errors != c.want {
+			t.Errorf("exit %d, errors %q, want %q", r.exit, r.errors, c.want)
+		}
+	}
+}
+
 func TestShorthandMustBeUnambiguous(t *testing.T) {
 	d := newFake(t)
 	d.hold(web2)

@@ -217,8 +217,15 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 
 func (c *Cell) describeLocal(info *uds.InstanceInfo, keyHash uint64, instance state.EndpointInstance) {
 	actual, ok := c.runner.actual[reconcile.InstanceID{KeyHash: keyHash, Slot: instance.Slot, Digest: instance.Digest}]
-	if ok {
-		info.PID, info.Reason = int(actual.PID), actual.Reason
+	if !ok {
+		return
+	}
+	info.PID, info.Reason = int(actual.PID), actual.Reason
+	if info.Reason == "" && (actual.State == reconcile.Backoff || actual.State == reconcile.Exited) {
+		info.Reason = fmt.Sprintf("ended with exit code %d", actual.ExitCode)
+	}
+	if actual.State == reconcile.Exited {
+		info.Reason += ", is not started again"
 	}
 }
 
@@ -332,6 +339,9 @@ func (c *Cell) explainReply(key string) Response {
 		for _, instance := range status.Instances {
 			if instance.Cell == line.Cell {
 				line.Instance = instance.State
+				if instance.Reason != "" { // known of this cell's own only
+					line.Instance += ": " + instance.Reason
+				}
 			}
 		}
 		explanation.Ranking = append(explanation.Ranking, line)

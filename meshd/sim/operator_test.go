@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -138,5 +139,26 @@ func TestF101_NamesAreUniqueAcrossKinds(t *testing.T) {
 	run(t, w, 5*time.Second)
 	if third.Status != uds.OK {
 		t.Fatalf("the name is not free again: %+v", third)
+	}
+}
+
+// Whoever asks why a workload does not run is told, on its cell, how it ended.
+func TestF158_ExplainSaysHowAnInstanceEnded(t *testing.T) {
+	w := form(t, Options{Seed: 1, Cells: 1})
+	run(t, w, 15*time.Second)
+	n := w.Node(0)
+	n.Set("spread.a", Spec(1, "/bin/a"), uds.ExpectAny, nil)
+	until(t, w, 20*time.Second, "running", func() bool { return running(w) == 1 })
+	run(t, w, 5*time.Second)
+	n.host.exit(0)
+	run(t, w, 200*time.Millisecond)
+	var explanation uds.Explanation
+	n.Command(cell.Request{Code: uds.CodeExplain, Payload: []byte("spread.a")}, func(r cell.Response) {
+		if err := json.Unmarshal(r.Payload, &explanation); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := explanation.Ranking[0].Instance; got != "backoff: ended with exit code 0" {
+		t.Fatalf("%q", got)
 	}
 }
