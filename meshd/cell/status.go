@@ -256,6 +256,14 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 	if c.store.Degraded() {
 		add("critical", "the store of this cell is full: it runs nothing until keys are deleted", "raise --keys-max")
 	}
+	if waited := c.now.Sub(c.boot.since); c.phase == Booting && waited >= bootSilenceShown {
+		hint := "check the network and the other cells; is this directory a copy of a machine that still runs?"
+		if c.boot.hadSnapshot && !c.boot.joined {
+			hint += " It acts alone after " + bootAloneAfter.String()
+		}
+		add("warning", "no cell of this cluster has answered for "+waited.Round(time.Second).String()+
+			": this cell only keeps what runs", hint)
+	}
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
 	}
