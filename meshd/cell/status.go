@@ -158,9 +158,19 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	case old > 0:
 		status.State = "updating"
 	default:
-		status.State = "starting"
+		status.State, status.Reason = "starting", endedReason(status.Instances)
 	}
 	return status
+}
+
+// endedReason leads from an instance that does not stay to the cell that knows why.
+func endedReason(instances []uds.InstanceInfo) string {
+	for _, instance := range instances {
+		if instance.State == state.EndpointBackoff.String() {
+			return "an instance has ended: `colloid explain` on " + instance.Cell + " says how"
+		}
+	}
+	return ""
 }
 
 // instancesOf lists what all cells say of a workload's instances.

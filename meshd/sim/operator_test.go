@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,6 +159,9 @@ func TestF158_ExplainSaysHowAnInstanceEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	if !strings.Contains(explanation.Reason, "has ended") || !strings.Contains(explanation.Reason, n.ID().String()) {
+		t.Errorf("reason %q", explanation.Reason)
+	}
 	if got := explanation.Ranking[0].Instance; got != "backoff: ended with exit code 0" {
 		t.Fatalf("%q", got)
 	}
