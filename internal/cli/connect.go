@@ -143,10 +143,10 @@ const leaveSlack = 30 * time.Second
 
 // leave asks the daemon to leave and waits until it is gone.
 func (a *app) leave(ctx context.Context, s *session, seconds uint16) error {
+	a.talk("leaving, at most %d seconds for the hand-over", seconds)
 	if err := s.call(uds.CodeLeave, binary.BigEndian.AppendUint16(nil, seconds), nil); err != nil {
 		return s.explain("leave", err)
 	}
-	a.talk("leaving, at most %d seconds for the hand-over", seconds)
 	limit := time.Now().Add(time.Duration(seconds)*time.Second + leaveSlack)
 	for {
 		probe, err := a.dial()

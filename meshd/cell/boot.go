@@ -22,6 +22,8 @@ import (
 const (
 	// bootAloneAfter is how long a cell with a snapshot waits for anybody before it acts alone (F5).
 	bootAloneAfter = 5 * time.Minute
+	// bootSilenceShown is how long a boot without any answer goes on before status speaks of it.
+	bootSilenceShown = 20 * time.Second
 	// bootRetryMin and bootRetryMax bound the pause between attempts to reach a peer (F4: 1..60 s).
 	// The first rounds over all peers are faster, because a restart under load is the common case.
 	bootRetryMin = 250 * time.Millisecond

@@ -175,9 +175,19 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	case old > 0:
 		status.State = "updating"
 	default:
-		status.State = "starting"
+		status.State, status.Reason = "starting", endedReason(status.Instances)
 	}
 	return status
+}
+
+// endedReason leads from an instance that does not stay to the cell that knows why.
+func endedReason(instances []uds.InstanceInfo) string {
+	for _, instance := range instances {
+		if instance.State == state.EndpointBackoff.String() {
+			return "an instance has ended: `colloid explain` on " + instance.Cell + " says how"
+		}
+	}
+	return ""
 }
 
 // instancesOf lists what all cells say of a workload's instances.
@@ -272,6 +282,14 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 	}
 	if c.store.Degraded() {
 		add("critical", "the store of this cell is full: it runs nothing until keys are deleted", "raise --keys-max")
+	}
+	if waited := c.now.Sub(c.boot.since); c.phase == Booting && waited >= bootSilenceShown {
+		hint := "check the network and the other cells; is this directory a copy of a machine that still runs?"
+		if c.boot.hadSnapshot && !c.boot.joined {
+			hint += " It acts alone after " + bootAloneAfter.String()
+		}
+		add("warning", "no cell of this cluster has answered for "+waited.Round(time.Second).String()+
+			": this cell only keeps what runs", hint)
 	}
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")

@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,7 +159,34 @@ func TestF158_ExplainSaysHowAnInstanceEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	if !strings.Contains(explanation.Reason, "has ended") || !strings.Contains(explanation.Reason, n.ID().String()) {
+		t.Errorf("reason %q", explanation.Reason)
+	}
 	if got := explanation.Ranking[0].Instance; got != "backoff: ended with exit code 0" {
 		t.Fatalf("%q", got)
+	}
+}
+
+// A cell that hears nobody when it starts says so, instead of catching up for ever without a word. So does the
+// copy of a directory whose original runs: the others take what it sends for repetitions (F2, F5).
+func TestF5_SilentBootIsAnAlarm(t *testing.T) {
+	w := form(t, Options{Seed: 1, Cells: 2})
+	run(t, w, 30*time.Second)
+	n := w.Node(1)
+	n.Kill()
+	w.Node(0).Kill()
+	n.Boot()
+	run(t, w, 10*time.Second)
+	if alarms := n.alarms(); alarms["warning"]+alarms["critical"] > 0 {
+		t.Fatalf("too early: %v", alarms)
+	}
+	run(t, w, 20*time.Second)
+	if n.alarms()["warning"] != 1 {
+		t.Fatalf("alarms %v: %s", n.alarms(), w.describe())
+	}
+	w.Node(0).Boot()
+	run(t, w, time.Minute)
+	if alarms := n.alarms(); alarms["warning"]+alarms["critical"] > 0 {
+		t.Fatalf("still %v: %s", alarms, w.describe())
 	}
 }
