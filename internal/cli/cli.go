@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"colloid.net/internal/version"
 	"github.com/spf13/cobra"
@@ -27,6 +28,7 @@ func Main(ctx context.Context, arguments []string, environment Environment) int 
 	root.SetArgs(arguments)
 	root.SetIn(environment.Input)
 	root.SetOut(environment.Output)
+	refuseUnknownTopics(root) // once it is known where output goes
 	root.SetErr(environment.Errors)
 	return report(environment.Errors, root.ExecuteContext(ctx))
 }
@@ -64,6 +66,27 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)
 	return root
+}
+
+// refuseUnknownTopics adds the commands of the library that parse the command line, which would answer a topic or
+// shell that does not exist with a text about something else, and success.
+func refuseUnknownTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, command := range root.Commands() {
+		switch command.Name() {
+		case "help":
+			command.Args = func(_ *cobra.Command, topic []string) error {
+				if found, rest, err := root.Find(topic); err != nil || found == root && len(rest) > 0 {
+					return fmt.Errorf("there is no help on %.80q", strings.Join(topic, " "))
+				}
+				return nil
+			}
+		case "completion":
+			command.Args = cobra.NoArgs // a known shell is a command of its own
+			command.RunE = func(command *cobra.Command, _ []string) error { return command.Help() }
+		}
+	}
 }
 
 // talk prints a line for people on standard error.

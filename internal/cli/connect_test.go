@@ -119,6 +119,16 @@ func TestHelpExitCodesAndCompletion(t *testing.T) {
 			t.Errorf("%s: exit %d", shell, r.exit)
 		}
 	}
+	for _, arguments := range [][]string{{"help", "nope"}, {"help", "apply", "--nope"}, {"completion", "tcsh"}} {
+		if r := runCommand("", nil, arguments...); r.exit != ExitUsage || r.output != "" {
+			t.Errorf("%q: exit %d, output %.60q", arguments, r.exit, r.output)
+		}
+	}
+	for _, arguments := range [][]string{{"help"}, {"help", "apply"}, {"completion"}, {"completion", "bash", "--help"}} {
+		if r := runCommand("", nil, arguments...); r.exit != 0 || r.output == "" {
+			t.Errorf("%q: exit %d, errors %q", arguments, r.exit, r.errors)
+		}
+	}
 	d := newFake(t)
 	d.hold(web2)
 	if r := d.run("", "__complete", "get", "spr"); !strings.Contains(r.output, "spread.web") {
