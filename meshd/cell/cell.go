@@ -80,7 +80,8 @@ type Cell struct {
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
 	stranger       stranger
-	successor      wire.CellID                   // on the ring, with which a session was wanted
+	successor      wire.CellID                   // on the ring
+	edgeDue        clock.Instant                 // of the session with it, 0 = had
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
 	persist        persistState
@@ -192,7 +193,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.phase = Booting
 	c.load = loadState{}
 	c.schedule = schedule{}
-	c.successor = 0
+	c.successor, c.edgeDue = 0, 0
 	c.stranger = stranger{}
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
@@ -274,6 +275,7 @@ func (c *Cell) Tick(now clock.Instant) {
 	c.tickIsolation()
 	c.tickBoot()
 	c.tickJoin()
+	c.tickEdge()
 	c.tickSchedule()
 	c.drain()
 	c.actuate()

@@ -49,6 +49,9 @@ func (c *Cell) Load(now clock.Instant, sample HostLoad) {
 	c.load.sampled = now
 	for i, value := range [3]int{sample.CPU, sample.Memory, sample.Disk} {
 		f := &c.load.figures[i]
+		if !f.known {
+			f.saidAt = now // an average over less than the interval says nothing
+		}
 		f.add(min(max(value, 0), 100*hundredth), elapsed)
 		if c.phase == Active && f.worthSaying(now) {
 			f.said, f.saidAt, f.published = (f.average+hundredth/2)/hundredth, now, true
@@ -68,11 +71,11 @@ func (f *loadFigure) add(value int, elapsed time.Duration) {
 }
 
 func (f *loadFigure) worthSaying(now clock.Instant) bool {
-	if !f.published {
-		return true
-	}
 	if now.Sub(f.saidAt) < loadPublishInterval {
 		return false
+	}
+	if !f.published {
+		return true
 	}
 	moved := f.average - f.said*hundredth
 	if moved < 0 {

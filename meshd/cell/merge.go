@@ -2,7 +2,6 @@ package cell
 
 import (
 	"bytes"
-	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -157,6 +156,8 @@ func (c *Cell) drain() {
 // predecessor hears (F42), but only from the moment the predecessor lists it; what passed before, while
 // a new cell was known to few, is made up for here. So by induction along the ring nobody is missed,
 // however many join at once.
+//
+// While many cells join, the successor changes again and again; only the edge that stays is worth it.
 func (c *Cell) watchSuccessor() {
 	if c.phase == Booting || !c.changes.members {
 		return
@@ -166,9 +167,17 @@ func (c *Cell) watchSuccessor() {
 	if successor == nil || successor.ID == c.successor {
 		return
 	}
-	if i := slices.Index(c.sessionsWanted, c.successor); i >= 0 {
-		c.sessionsWanted = slices.Delete(c.sessionsWanted, i, i+1) // the edge is gone before it began
+	c.successor, c.edgeDue = successor.ID, c.now.Add(edgeDelay)
+}
+
+// edgeDelay is how long a ring edge must have stood before its session.
+const edgeDelay = 200 * time.Millisecond
+
+// tickEdge begins the session of a ring edge that has stood for long enough.
+func (c *Cell) tickEdge() {
+	if c.edgeDue == 0 || !c.edgeDue.Reached(c.now) {
+		return
 	}
-	c.successor = successor.ID
-	c.wantSession(successor.ID)
+	c.edgeDue = 0
+	c.wantSession(c.successor)
 }

@@ -118,6 +118,7 @@ func (c *Cell) scheduleDeadline() clock.Instant {
 		}
 	}
 	consider(c.stranger.id != 0, c.stranger.due)
+	consider(c.edgeDue != 0, c.edgeDue)
 	alone := c.members.Len() == 0 || c.phase == Booting
 	consider(!alone, s.antiEntropy)
 	consider(!alone && len(c.sessionsWanted) > 0, s.wanted)

@@ -88,6 +88,9 @@ type Gossip struct {
 	queue        []queued
 	flushDue     clock.Instant // of the queue
 	flushed      clock.Instant // last time
+	stormSince   clock.Instant // beginning of the period being counted
+	stormCount   int           // changes in it
+	stormBefore  int           // changes in the one before
 	bundle       bundle
 	bundled      []*overlay.Member // targets of the bundles being sent
 	join         func(*wire.Record) bool
