@@ -161,6 +161,7 @@ type Command struct {
 	//	*Command_Start
 	//	*Command_Stop
 	//	*Command_List
+	//	*Command_Attach
 	Body          isCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -237,6 +238,15 @@ func (x *Command) GetList() *List {
 	return nil
 }
 
+func (x *Command) GetAttach() *Attach {
+	if x != nil {
+		if x, ok := x.Body.(*Command_Attach); ok {
+			return x.Attach
+		}
+	}
+	return nil
+}
+
 type isCommand_Body interface {
 	isCommand_Body()
 }
@@ -253,11 +263,17 @@ type Command_List struct {
 	List *List `protobuf:"bytes,4,opt,name=list,proto3,oneof"`
 }
 
+type Command_Attach struct {
+	Attach *Attach `protobuf:"bytes,5,opt,name=attach,proto3,oneof"`
+}
+
 func (*Command_Start) isCommand_Body() {}
 
 func (*Command_Stop) isCommand_Body() {}
 
 func (*Command_List) isCommand_Body() {}
+
+func (*Command_Attach) isCommand_Body() {}
 
 // Start asks for an instance to run until a Stop. Repeating it is harmless.
 type Start struct {
@@ -267,6 +283,8 @@ type Start struct {
 	Spec          []byte                 `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`       // workload.Encode; the helper decodes and checks it itself (F132)
 	Address       []byte                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes: where the cell's instances answer
 	CellId        uint64                 `protobuf:"fixed64,5,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	Environment   []string               `protobuf:"bytes,6,rep,name=environment,proto3" json:"environment,omitempty"` // NAME=value, from env.<workload>, opened (F83)
+	Files         []*File                `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`             // likewise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -336,6 +354,396 @@ func (x *Start) GetCellId() uint64 {
 	return 0
 }
 
+func (x *Start) GetEnvironment() []string {
+	if x != nil {
+		return x.Environment
+	}
+	return nil
+}
+
+func (x *Start) GetFiles() []*File {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// File is a file that an instance finds inside.
+type File struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`  // absolute, in the instance's view
+	Mode          uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits
+	Content       []byte                 `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *File) Reset() {
+	*x = File{}
+	mi := &file_message_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *File) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*File) ProtoMessage() {}
+
+func (x *File) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use File.ProtoReflect.Descriptor instead.
+func (*File) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *File) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *File) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *File) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+// Attach asks for a descriptor connected to an instance. The helper answers with an Attached event and,
+// unless that has an error, passes the descriptor over the connection's socket with channel as its tag.
+type Attach struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Channel uint64                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"` // chosen by meshd, unique in the connection, not 0
+	Id      *InstanceID            `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Types that are valid to be assigned to What:
+	//
+	//	*Attach_Logs
+	//	*Attach_Exec
+	//	*Attach_Copy
+	What          isAttach_What `protobuf_oneof:"what"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attach) Reset() {
+	*x = Attach{}
+	mi := &file_message_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attach) ProtoMessage() {}
+
+func (x *Attach) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attach.ProtoReflect.Descriptor instead.
+func (*Attach) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Attach) GetChannel() uint64 {
+	if x != nil {
+		return x.Channel
+	}
+	return 0
+}
+
+func (x *Attach) GetId() *InstanceID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Attach) GetWhat() isAttach_What {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
+func (x *Attach) GetLogs() *Logs {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Logs); ok {
+			return x.Logs
+		}
+	}
+	return nil
+}
+
+func (x *Attach) GetExec() *Exec {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Exec); ok {
+			return x.Exec
+		}
+	}
+	return nil
+}
+
+func (x *Attach) GetCopy() *Copy {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Copy); ok {
+			return x.Copy
+		}
+	}
+	return nil
+}
+
+type isAttach_What interface {
+	isAttach_What()
+}
+
+type Attach_Logs struct {
+	Logs *Logs `protobuf:"bytes,3,opt,name=logs,proto3,oneof"`
+}
+
+type Attach_Exec struct {
+	Exec *Exec `protobuf:"bytes,4,opt,name=exec,proto3,oneof"`
+}
+
+type Attach_Copy struct {
+	Copy *Copy `protobuf:"bytes,5,opt,name=copy,proto3,oneof"`
+}
+
+func (*Attach_Logs) isAttach_What() {}
+
+func (*Attach_Exec) isAttach_What() {}
+
+func (*Attach_Copy) isAttach_What() {}
+
+// Logs: the descriptor is the reading end of a pipe.
+type Logs struct {
+	state                 protoimpl.MessageState `protogen:"open.v1"`
+	TailLines             uint32                 `protobuf:"varint,1,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"` // 0 = everything that is kept
+	SinceUnixMilliseconds uint64                 `protobuf:"varint,2,opt,name=since_unix_milliseconds,json=sinceUnixMilliseconds,proto3" json:"since_unix_milliseconds,omitempty"`
+	Follow                bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *Logs) Reset() {
+	*x = Logs{}
+	mi := &file_message_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Logs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Logs) ProtoMessage() {}
+
+func (x *Logs) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Logs.ProtoReflect.Descriptor instead.
+func (*Logs) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Logs) GetTailLines() uint32 {
+	if x != nil {
+		return x.TailLines
+	}
+	return 0
+}
+
+func (x *Logs) GetSinceUnixMilliseconds() uint64 {
+	if x != nil {
+		return x.SinceUnixMilliseconds
+	}
+	return 0
+}
+
+func (x *Logs) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// Exec: the descriptor is a SOCK_STREAM with the frames of the exec protocol (ipc/attach).
+type Exec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Arguments     []string               `protobuf:"bytes,1,rep,name=arguments,proto3" json:"arguments,omitempty"`
+	Terminal      bool                   `protobuf:"varint,2,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	Rows          uint32                 `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	Columns       uint32                 `protobuf:"varint,4,opt,name=columns,proto3" json:"columns,omitempty"`
+	Grant         []byte                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"` // one-time permission (F137)
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Exec) Reset() {
+	*x = Exec{}
+	mi := &file_message_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Exec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Exec) ProtoMessage() {}
+
+func (x *Exec) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Exec.ProtoReflect.Descriptor instead.
+func (*Exec) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Exec) GetArguments() []string {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *Exec) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
+}
+
+func (x *Exec) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *Exec) GetColumns() uint32 {
+	if x != nil {
+		return x.Columns
+	}
+	return 0
+}
+
+func (x *Exec) GetGrant() []byte {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+// Copy: the descriptor is a SOCK_STREAM that carries a tar archive.
+type Copy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Into          bool                   `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"` // towards the instance
+	Grant         []byte                 `protobuf:"bytes,3,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Copy) Reset() {
+	*x = Copy{}
+	mi := &file_message_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Copy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Copy) ProtoMessage() {}
+
+func (x *Copy) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Copy.ProtoReflect.Descriptor instead.
+func (*Copy) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Copy) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Copy) GetInto() bool {
+	if x != nil {
+		return x.Into
+	}
+	return false
+}
+
+func (x *Copy) GetGrant() []byte {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
 type Stop struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Id                *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -346,7 +754,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[3]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +766,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[3]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +779,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{3}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -397,7 +805,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[4]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +817,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[4]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +830,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{4}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 type Event struct {
@@ -433,6 +841,7 @@ type Event struct {
 	//	*Event_Hello
 	//	*Event_Instance
 	//	*Event_Listing
+	//	*Event_Attached
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -440,7 +849,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +861,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +874,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{5}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -509,6 +918,15 @@ func (x *Event) GetListing() *Listing {
 	return nil
 }
 
+func (x *Event) GetAttached() *Attached {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Attached); ok {
+			return x.Attached
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -525,11 +943,70 @@ type Event_Listing struct {
 	Listing *Listing `protobuf:"bytes,4,opt,name=listing,proto3,oneof"`
 }
 
+type Event_Attached struct {
+	Attached *Attached `protobuf:"bytes,5,opt,name=attached,proto3,oneof"`
+}
+
 func (*Event_Hello) isEvent_Body() {}
 
 func (*Event_Instance) isEvent_Body() {}
 
 func (*Event_Listing) isEvent_Body() {}
+
+func (*Event_Attached) isEvent_Body() {}
+
+// Attached answers an Attach.
+type Attached struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       uint64                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"` // one sentence; empty: a descriptor with this tag is on its way
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attached) Reset() {
+	*x = Attached{}
+	mi := &file_message_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attached) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attached) ProtoMessage() {}
+
+func (x *Attached) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attached.ProtoReflect.Descriptor instead.
+func (*Attached) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Attached) GetChannel() uint64 {
+	if x != nil {
+		return x.Channel
+	}
+	return 0
+}
+
+func (x *Attached) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
 
 // Hello is the first event of a connection.
 type Hello struct {
@@ -552,7 +1029,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +1041,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +1054,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -675,14 +1152,16 @@ type Instance struct {
 	Restarts      uint32                 `protobuf:"varint,7,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // one sentence
 	Ports         []uint32               `protobuf:"varint,9,rep,packed,name=ports,proto3" json:"ports,omitempty"`
-	Spec          []byte                 `protobuf:"bytes,10,opt,name=spec,proto3" json:"spec,omitempty"` // what it runs, so that a fresh meshd can adopt it (F58)
+	Spec          []byte                 `protobuf:"bytes,10,opt,name=spec,proto3" json:"spec,omitempty"`                          // what it runs, so that a fresh meshd can adopt it (F58)
+	Address       []byte                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                    // 4 or 16 bytes: its own address in the pod network, empty = the cell's
+	OomKills      uint32                 `protobuf:"varint,12,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"` // since the instance exists
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +1173,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +1186,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -780,6 +1259,20 @@ func (x *Instance) GetSpec() []byte {
 	return nil
 }
 
+func (x *Instance) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *Instance) GetOomKills() uint32 {
+	if x != nil {
+		return x.OomKills
+	}
+	return 0
+}
+
 // Listing closes the list that follows Hello or List: instances not named do not exist.
 type Listing struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -790,7 +1283,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +1295,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +1308,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -834,29 +1327,62 @@ const file_message_proto_rawDesc = "" +
 	"InstanceID\x12\x19\n" +
 	"\bkey_hash\x18\x01 \x01(\x06R\akeyHash\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\x06R\x06digest\"\xab\x01\n" +
+	"\x06digest\x18\x03 \x01(\x06R\x06digest\"\xda\x01\n" +
 	"\aCommand\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12*\n" +
 	"\x05start\x18\x02 \x01(\v2\x12.colloid.ipc.StartH\x00R\x05start\x12'\n" +
 	"\x04stop\x18\x03 \x01(\v2\x11.colloid.ipc.StopH\x00R\x04stop\x12'\n" +
-	"\x04list\x18\x04 \x01(\v2\x11.colloid.ipc.ListH\x00R\x04listB\x06\n" +
-	"\x04body\"\x89\x01\n" +
+	"\x04list\x18\x04 \x01(\v2\x11.colloid.ipc.ListH\x00R\x04list\x12-\n" +
+	"\x06attach\x18\x05 \x01(\v2\x13.colloid.ipc.AttachH\x00R\x06attachB\x06\n" +
+	"\x04body\"\xd4\x01\n" +
 	"\x05Start\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
 	"\x04spec\x18\x03 \x01(\fR\x04spec\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\fR\aaddress\x12\x17\n" +
-	"\acell_id\x18\x05 \x01(\x06R\x06cellId\"^\n" +
+	"\acell_id\x18\x05 \x01(\x06R\x06cellId\x12 \n" +
+	"\venvironment\x18\x06 \x03(\tR\venvironment\x12'\n" +
+	"\x05files\x18\a \x03(\v2\x11.colloid.ipc.FileR\x05files\"H\n" +
+	"\x04File\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"\xce\x01\n" +
+	"\x06Attach\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\x04R\achannel\x12'\n" +
+	"\x02id\x18\x02 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12'\n" +
+	"\x04logs\x18\x03 \x01(\v2\x11.colloid.ipc.LogsH\x00R\x04logs\x12'\n" +
+	"\x04exec\x18\x04 \x01(\v2\x11.colloid.ipc.ExecH\x00R\x04exec\x12'\n" +
+	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copyB\x06\n" +
+	"\x04what\"u\n" +
+	"\x04Logs\x12\x1d\n" +
+	"\n" +
+	"tail_lines\x18\x01 \x01(\rR\ttailLines\x126\n" +
+	"\x17since_unix_milliseconds\x18\x02 \x01(\x04R\x15sinceUnixMilliseconds\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x84\x01\n" +
+	"\x04Exec\x12\x1c\n" +
+	"\targuments\x18\x01 \x03(\tR\targuments\x12\x1a\n" +
+	"\bterminal\x18\x02 \x01(\bR\bterminal\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\rR\x04rows\x12\x18\n" +
+	"\acolumns\x18\x04 \x01(\rR\acolumns\x12\x14\n" +
+	"\x05grant\x18\x05 \x01(\fR\x05grant\"D\n" +
+	"\x04Copy\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04into\x18\x02 \x01(\bR\x04into\x12\x14\n" +
+	"\x05grant\x18\x03 \x01(\fR\x05grant\"^\n" +
 	"\x04Stop\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12-\n" +
 	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\"\x06\n" +
-	"\x04List\"\xc6\x01\n" +
+	"\x04List\"\xfb\x01\n" +
 	"\x05Event\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12*\n" +
 	"\x05hello\x18\x02 \x01(\v2\x12.colloid.ipc.HelloH\x00R\x05hello\x123\n" +
 	"\binstance\x18\x03 \x01(\v2\x15.colloid.ipc.InstanceH\x00R\binstance\x120\n" +
-	"\alisting\x18\x04 \x01(\v2\x14.colloid.ipc.ListingH\x00R\alistingB\x06\n" +
-	"\x04body\"\x85\x03\n" +
+	"\alisting\x18\x04 \x01(\v2\x14.colloid.ipc.ListingH\x00R\alisting\x123\n" +
+	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battachedB\x06\n" +
+	"\x04body\":\n" +
+	"\bAttached\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x85\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06helper\x18\x02 \x01(\tR\x06helper\x12\x1a\n" +
@@ -871,7 +1397,7 @@ const file_message_proto_rawDesc = "" +
 	"\rinstances_max\x18\n" +
 	" \x01(\rR\finstancesMax\x12'\n" +
 	"\x0flimits_enforced\x18\v \x01(\bR\x0elimitsEnforced\x12\"\n" +
-	"\fdegradations\x18\f \x03(\tR\fdegradations\"\xa5\x02\n" +
+	"\fdegradations\x18\f \x03(\tR\fdegradations\"\xdc\x02\n" +
 	"\bInstance\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
@@ -884,7 +1410,9 @@ const file_message_proto_rawDesc = "" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12\x14\n" +
 	"\x05ports\x18\t \x03(\rR\x05ports\x12\x12\n" +
 	"\x04spec\x18\n" +
-	" \x01(\fR\x04spec\"\x1f\n" +
+	" \x01(\fR\x04spec\x12\x18\n" +
+	"\aaddress\x18\v \x01(\fR\aaddress\x12\x1b\n" +
+	"\toom_kills\x18\f \x01(\rR\boomKills\"\x1f\n" +
 	"\aListing\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count*\xd0\x01\n" +
 	"\rInstanceState\x12\x14\n" +
@@ -911,35 +1439,48 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
 	(*Command)(nil),    // 2: colloid.ipc.Command
 	(*Start)(nil),      // 3: colloid.ipc.Start
-	(*Stop)(nil),       // 4: colloid.ipc.Stop
-	(*List)(nil),       // 5: colloid.ipc.List
-	(*Event)(nil),      // 6: colloid.ipc.Event
-	(*Hello)(nil),      // 7: colloid.ipc.Hello
-	(*Instance)(nil),   // 8: colloid.ipc.Instance
-	(*Listing)(nil),    // 9: colloid.ipc.Listing
+	(*File)(nil),       // 4: colloid.ipc.File
+	(*Attach)(nil),     // 5: colloid.ipc.Attach
+	(*Logs)(nil),       // 6: colloid.ipc.Logs
+	(*Exec)(nil),       // 7: colloid.ipc.Exec
+	(*Copy)(nil),       // 8: colloid.ipc.Copy
+	(*Stop)(nil),       // 9: colloid.ipc.Stop
+	(*List)(nil),       // 10: colloid.ipc.List
+	(*Event)(nil),      // 11: colloid.ipc.Event
+	(*Attached)(nil),   // 12: colloid.ipc.Attached
+	(*Hello)(nil),      // 13: colloid.ipc.Hello
+	(*Instance)(nil),   // 14: colloid.ipc.Instance
+	(*Listing)(nil),    // 15: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	4,  // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	5,  // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
-	1,  // 3: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
-	1,  // 4: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	7,  // 5: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	8,  // 6: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	9,  // 7: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	1,  // 8: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 9: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	9,  // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	10, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	5,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
+	1,  // 4: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
+	4,  // 5: colloid.ipc.Start.files:type_name -> colloid.ipc.File
+	1,  // 6: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
+	6,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	7,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	8,  // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	1,  // 10: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	13, // 11: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	14, // 12: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	15, // 13: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	12, // 14: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	1,  // 15: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 16: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -951,11 +1492,18 @@ func file_message_proto_init() {
 		(*Command_Start)(nil),
 		(*Command_Stop)(nil),
 		(*Command_List)(nil),
+		(*Command_Attach)(nil),
 	}
-	file_message_proto_msgTypes[5].OneofWrappers = []any{
+	file_message_proto_msgTypes[4].OneofWrappers = []any{
+		(*Attach_Logs)(nil),
+		(*Attach_Exec)(nil),
+		(*Attach_Copy)(nil),
+	}
+	file_message_proto_msgTypes[10].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
+		(*Event_Attached)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -963,7 +1511,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
