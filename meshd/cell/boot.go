@@ -236,7 +236,7 @@ func (c *Cell) restate() {
 	}
 	c.schedule.restate = false
 	self := c.config.Self
-	c.publish(state.ContactKey(self), state.AppendCellContact(nil, c.ownContact()))
+	c.publish(state.ContactKey(self), append(state.AppendCellContact(nil, c.ownContact()), c.config.ContactExtension...))
 	if c.runner.known {
 		c.publish(state.CapacityKey(self), state.AppendCellCapacity(nil, c.runner.capacity()))
 	}
@@ -253,8 +253,9 @@ func (c *Cell) ownContact() state.CellContact {
 		SecretHash: c.config.SecretHash,
 		ClusterID:  c.clusterID,
 		Flags:      c.runner.flags(c.store.Degraded()),
-		VersionMin: wire.Version,
-		VersionMax: wire.Version,
+		VersionMin: c.config.Versions.Min,
+		VersionMax: c.config.Versions.Max,
+		Features:   c.config.Features,
 		KeysMax:    c.config.KeysMax,
 		Arch:       arch,
 		Hostname:   c.config.Hostname,

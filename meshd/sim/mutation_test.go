@@ -206,7 +206,7 @@ func TestAVAIL4_CheckerFires(t *testing.T) {
 	broken(t, "AVAIL-4", nil, func(w *World) {
 		var chatter func()
 		chatter = func() {
-			w.network.send(w.Node(0), w.Node(1).Address, make([]byte, 100))
+			w.network.send(w.Node(0), w.Node(1).Address, append([]byte{wire.Version}, make([]byte, 100)...))
 			w.After(20*time.Millisecond, chatter)
 		}
 		chatter()
@@ -239,4 +239,14 @@ func forge(store *crdt.Store, key string, dot wire.Dot, value, context []byte) {
 	record := wire.Record{KeyHash: store.Hash([]byte(key)), Name: []byte(key), EntryCount: 1,
 		Entries: wire.AppendEntry(nil, dot, value), Context: context}
 	store.Merge(&record)
+}
+
+func TestF26_CheckerFires(t *testing.T) {
+	broken(t, "F26", []Fault{{At: time.Second, For: time.Hour, Verb: Upgrade, Node: 1}}, func(w *World) {
+		w.After(110*time.Second, func() { // a cell that does not look at contacts
+			datagram := wire.AppendHeader(nil, wire.Header{
+				Version: NextVersions.Max, Type: wire.TypeLeave, Sender: w.Node(0).ID()})
+			w.network.send(w.Node(0), w.Node(2).Address, datagram)
+		})
+	})
 }

@@ -39,7 +39,8 @@ type Node struct {
 	backupAt  time.Duration
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
-	keysMax   uint32 // of this cell, 0 = the world's
+	keysMax   uint32        // of this cell, 0 = the world's
+	versions  wire.Versions // of the protocol that the installed meshd speaks
 }
 
 // Cell is the running cell, nil while meshd is down.
@@ -78,6 +79,7 @@ func (n *Node) Boot() {
 	config.Runner = n.host
 	config.Logger = (*nodeLogger)(n)
 	config.Timing = w.options.Timing
+	n.install(&config)
 	config.KeysMax = w.options.KeysMax
 	if n.keysMax != 0 {
 		config.KeysMax = n.keysMax
