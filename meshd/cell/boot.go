@@ -54,6 +54,9 @@ func (c *Cell) restore() {
 				"state comes from the other cells; nothing is stopped before it is complete")
 		} else {
 			c.boot.hadSnapshot = true
+			if c.snapshotWithholds() {
+				c.ownWritesLost()
+			}
 		}
 	}
 	for _, raw := range c.config.Writes {
@@ -176,6 +179,9 @@ func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	}
 	if !c.boot.compared {
 		c.boot.compared = true
+		if c.boot.joined && c.livedHere() {
+			c.ownWritesLost()
+		}
 		c.ownStable()
 	}
 	c.startWanted()

@@ -41,10 +41,11 @@ type Cell struct {
 	timing Timing
 
 	// What the cell is, whatever cluster it is in.
-	ownName           []byte // its id as it stands in keys, with the dot behind it
-	incarnation       uint32 // of the dots it issues; durable before use (F1)
-	counter           uint64 // of the last dot issued under incarnation
-	statusIncarnation uint32 // of its own status (F47)
+	ownName           []byte        // its id as it stands in keys, with the dot behind it
+	ownLost           clock.Instant // end of the time in which it does not vouch for its own writes, 0 = it does
+	incarnation       uint32        // of the dots it issues; durable before use (F1)
+	counter           uint64        // of the last dot issued under incarnation
+	statusIncarnation uint32        // of its own status (F47)
 	started           clock.Instant
 	now               clock.Instant // of the input being handled
 	phase             Phase
@@ -204,6 +205,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.successor, c.edgeDue = 0, 0
 	c.stranger = stranger{}
 	c.spoken = nil
+	c.ownLost = 0
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }
