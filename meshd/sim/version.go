@@ -61,6 +61,7 @@ func checkVersions() *Checker {
 		version := datagram[0]
 		best, ok := from.versions.Common(to.versions)
 		if ok && version == best || wire.Type(datagram[1]).Joining() ||
+			to.disk.identities > 1 || // perhaps to an earlier cell of this machine
 			from.QuietFor() < versionsWithin || to.QuietFor() < versionsWithin ||
 			from.cell.ClusterID() != to.cell.ClusterID() {
 			return nil
