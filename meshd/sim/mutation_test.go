@@ -250,3 +250,23 @@ func TestF26_CheckerFires(t *testing.T) {
 		})
 	})
 }
+
+// A placement that ranks the cells anew whenever one dies: replicas of cells that live move too.
+func TestEXEC3_CheckerFires(t *testing.T) {
+	faults := append(quietWorkload(), Fault{At: 40 * time.Second, For: 30 * time.Second, Verb: Crash, Node: 1})
+	for i := range 4 {
+		faults = append(faults, Fault{At: 16 * time.Second, Verb: Write, Key: "spread.w" + string(rune('a'+i)),
+			Replicas: 2, Image: "/bin/w"})
+	}
+	breaks := false
+	breaker := &Checker{Name: "nothing", Step: func(w *World, n *Node) error {
+		if !breaks || n.Index != 0 || n.cell == nil {
+			return nil
+		}
+		if cells, workloads, current := n.cell.PlanInput(); current && len(cells) == 3 {
+			*n.cell.Plan() = *placement.NewPlanner(uint64(len(cells)), 2).Compute(cells, workloads)
+		}
+		return nil
+	}}
+	brokenFor(t, []*Checker{breaker, checkMovement()}, "EXEC-3", faults, func(*World) { breaks = true })
+}
