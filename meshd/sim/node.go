@@ -40,6 +40,7 @@ type Node struct {
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
 	keysMax   uint32        // of this cell, 0 = the world's
+	arch      string        // of its processor, "" = this machine's
 	versions  wire.Versions // of the protocol that the installed meshd speaks
 }
 
@@ -66,6 +67,7 @@ func (n *Node) Boot() {
 	config.Addresses = []state.Candidate{{Address: n.Address}}
 	config.Hostname = fmt.Sprintf("n%d", n.Index)
 	config.Software = "sim"
+	config.Arch = n.arch
 	config.Random = rand.New(rand.NewPCG(w.random.Uint64(), w.random.Uint64()))
 	config.Entropy = func(p []byte) {
 		for len(p) > 0 {
