@@ -50,6 +50,8 @@ type counters struct {
 	unhandled, unroutable, guarded uint64
 	joinsDropped, sessions         uint64
 	tooNarrow                      uint64
+	otherVersion, noVersion        uint64
+	unknownTypes                   [256]uint64 // by message type (F26)
 	actions, actionsDelayed        uint64
 }
 

@@ -64,6 +64,7 @@ func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 		}
 	}
 	c.views.runDirty = true
+	c.drain()
 }
 
 // HelperInstance reports one instance.
@@ -85,6 +86,7 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 	}
 	c.views.runDirty = true
 	c.publishEndpoint(actual.Key)
+	c.drain()
 }
 
 // instancesMax bounds what a helper may report; more are ignored and counted.
@@ -102,6 +104,7 @@ func (c *Cell) HelperListing(now clock.Instant) {
 	if c.phase != Booting {
 		c.publishEndpoints()
 	}
+	c.drain()
 }
 
 // HelperGone notes that runnerd is not connected. Its instances go on living (F134).

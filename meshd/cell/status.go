@@ -294,6 +294,7 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
 	}
+	c.versionAlarms(add)
 	for _, id := range c.cellIDs() {
 		if view := c.views.cells[id]; view.hasStatus && view.status.Life == state.Dead {
 			add("warning", "cell "+id.String()+" is dead", "repair it, or `colloid forget "+id.String()+"`")
@@ -318,7 +319,7 @@ func (c *Cell) metrics() []uds.Metric {
 	gauge := func(name, help string, value float64) uds.Metric {
 		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "gauge", Value: value}
 	}
-	return []uds.Metric{
+	metrics := []uds.Metric{
 		counter("datagrams_received_total", "datagrams read from the socket", n.received),
 		counter("datagrams_sent_total", "datagrams given to the socket", n.sent),
 		counter("datagram_bytes_sent_total", "bytes given to the socket", n.sentBytes),
@@ -326,6 +327,8 @@ func (c *Cell) metrics() []uds.Metric {
 		counter("datagrams_unsealed_total", "datagrams without a valid seal of this cluster", n.unsealed),
 		counter("records_rejected_total", "records refused by the store", n.rejected),
 		counter("messages_unhandled_total", "messages of types this version does not handle", n.unhandled),
+		counter("datagrams_other_version_total", "datagrams of a protocol version not spoken here", n.otherVersion),
+		counter("messages_no_version_total", "messages to cells without a protocol version in common", n.noVersion),
 		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
 		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
 		counter("datagrams_too_large_total", "datagrams that a path on the way could not carry", n.tooNarrow),
@@ -339,6 +342,13 @@ func (c *Cell) metrics() []uds.Metric {
 		gauge("conflicts", "operator keys in CONFLICT", float64(len(c.views.conflicts))),
 		gauge("instances", "instances on this cell", float64(len(c.runner.actual))),
 	}
+	for kind, dropped := range n.unknownTypes {
+		if dropped > 0 {
+			metrics = append(metrics, counter(fmt.Sprintf("messages_unknown_type_%02x_total", kind),
+				"datagrams of a message type that this version does not know", dropped))
+		}
+	}
+	return metrics
 }
 
 // explainReply tells why a workload runs where it runs (SPEC-REVIEW Part 1 section 5.2, D2).

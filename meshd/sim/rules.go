@@ -19,6 +19,7 @@ func Checkers() []*Checker {
 	return []*Checker{
 		checkConflictFreezes(), checkConflictIsSeen(), checkNothingStopsEarly(), checkStatefulOnce(),
 		checkDeaths(), checkSameState(), checkSamePlan(), checkIdle(), checkAmplification(), checkBounds(),
+		checkVersions(), checkMovement(),
 	}
 }
 
@@ -247,12 +248,16 @@ func checkAmplification() *Checker {
 
 // checkBounds holds every table and queue to its limit, and the cells to finite work per moment.
 func checkBounds() *Checker {
+	return checkOccupancies(func(n *Node) []cell.Occupancy { return n.cell.Occupancies() })
+}
+
+func checkOccupancies(of func(n *Node) []cell.Occupancy) *Checker {
 	return &Checker{Name: "bounds", Every: 5 * time.Second, Periodic: func(w *World) error {
 		for _, n := range w.nodes {
 			if n.cell == nil {
 				continue
 			}
-			for _, o := range n.cell.Occupancies() {
+			for _, o := range of(n) {
 				if o.Used > o.Most {
 					return fmt.Errorf("n%d: %s: %d, at most %d", n.Index, o.Name, o.Used, o.Most)
 				}

@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -86,9 +87,18 @@ func TestValuesComeBack(t *testing.T) {
 
 // TestD12_UnknownTagsAreSkipped: a newer version adds facts, an older one still reads the rest.
 func TestD12_UnknownTagsAreSkipped(t *testing.T) {
-	newer := append(AppendCellContact(nil, testContact()), 200, 2, 1, 2, 200, 0, 255, 1, 9)
+	newer := append(AppendCellContact(nil, testContact()), 100, 2, 1, 2, 100, 0, 127, 1, 9)
 	if got, err := ParseCellContact(newer); err != nil || !reflect.DeepEqual(got, testContact()) {
 		t.Fatalf("contact of a newer version: %+v, %v", got, err)
+	}
+}
+
+// TestD12_UnknownCriticalTagIsAnErrorOfItsOwn: what a newer version marks as not to be overlooked is not
+// skipped, and can be told from damage.
+func TestD12_UnknownCriticalTagIsAnErrorOfItsOwn(t *testing.T) {
+	newer := append(AppendCellContact(nil, testContact()), 200, 1, 7)
+	if got, err := ParseCellContact(newer); !errors.Is(err, ErrCritical) || !reflect.DeepEqual(got, CellContact{}) {
+		t.Fatalf("contact with a critical field: %+v, %v", got, err)
 	}
 }
 
