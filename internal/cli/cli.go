@@ -50,7 +50,7 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.String(),
-		RunE:          func(command *cobra.Command, _ []string) error { return a.runAppliance(command.Context()) },
+		RunE:          func(command *cobra.Command, _ []string) error { return a.runAppliance(command.Context(), nil) },
 	}
 	root.SetVersionTemplate("colloid {{.Version}}\n")
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {

@@ -175,7 +175,7 @@ func (c *Cell) computePlan() {
 		}
 		cells = append(cells, placement.Cell{
 			ID: id, Flags: view.contact.Flags, Arch: view.contact.Arch, Labels: view.contact.Labels,
-			Capacity: view.capacity, NoNew: h == healthKeep,
+			Capacity: view.capacity, NoNew: h == healthKeep, HeldBack: h == healthHeld,
 		})
 	}
 	c.plan = c.planner.Compute(cells, c.placementWorkloads())

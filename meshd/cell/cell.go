@@ -72,11 +72,13 @@ type Cell struct {
 	runner     runnerState
 	writes     writeState
 	joining    *joinAttempt
-	leaving    *leaveAttempt
-	guests     guestTable
-	checks     addressChecks
-	load       loadState
-	schedule   schedule
+	// What SetJoining was told last.
+	joiningText string
+	leaving     *leaveAttempt
+	guests      guestTable
+	checks      addressChecks
+	load        loadState
+	schedule    schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
 	stranger       stranger

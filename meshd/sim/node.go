@@ -39,6 +39,7 @@ type Node struct {
 	backupAt  time.Duration
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
+	forced    bool   // it was told to leave by force
 	keysMax   uint32 // of this cell, 0 = the world's
 }
 
