@@ -171,6 +171,14 @@ func (c *Cell) saveSnapshot() {
 	c.config.Storage.SaveSnapshot(c.persist.snapshotTicket, c.store.AppendSnapshot(data))
 }
 
+// SaveState saves a snapshot out of turn, because the directory no longer holds the last one.
+func (c *Cell) SaveState(now clock.Instant) {
+	c.now = now
+	c.persist.stateDirty = true // also where one is under way, which may be lost, too
+	c.saveSnapshot()
+	c.drain()
+}
+
 // savePeers remembers up to 64 contacts, those heard most recently first.
 func (c *Cell) savePeers() {
 	c.persist.peersDirty = false
