@@ -68,8 +68,9 @@ func (a *app) runAppliance(ctx context.Context, first func(*session) error) erro
 			cancel(err)
 		}
 	}()
+	var unusable *launcher.DirectoryError
 	switch err := launcher.Run(ctx, options); {
-	case errors.Is(err, launcher.ErrMisconfigured):
+	case errors.Is(err, launcher.ErrMisconfigured), errors.As(err, &unusable):
 		return fail(ExitUsage, "%w", err)
 	case err != nil:
 		return fail(ExitError, "%w", err)
