@@ -307,6 +307,9 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		add("warning", "no cell of this cluster has answered for "+waited.Round(time.Second).String()+
 			": this cell only keeps what runs", hint)
 	}
+	for _, text := range c.runner.hello.Alarms {
+		add("critical", "runnerd: "+text, "find out who changed the state directory; a restart of runnerd ends this alarm")
+	}
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
 	}
