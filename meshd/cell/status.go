@@ -318,6 +318,12 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 			add("warning", "cell "+id.String()+" is dead", "repair it, or `colloid forget "+id.String()+"`")
 		}
 	}
+	for _, id := range c.cellIDs() {
+		if t := &c.views.cells[id].twins; t.twins(c.now) {
+			text, hint := t.alarm(id)
+			add("critical", text, hint)
+		}
+	}
 	for _, w := range workloads {
 		if w.State == "unsatisfied" || w.State == "invalid" {
 			add("warning", w.Key+": "+w.Reason, "colloid explain "+w.Key)
