@@ -20,6 +20,7 @@ const (
 	alarmIsolated     = "isolated"
 	alarmMembers      = "members"
 	alarmPath         = "path"
+	alarmLink         = "link"
 	alarmJoining      = "joining"
 )
 

@@ -252,7 +252,7 @@ func (c *Cell) ownContact() state.CellContact {
 	return state.CellContact{
 		SecretHash: c.config.SecretHash,
 		ClusterID:  c.clusterID,
-		Flags:      c.runner.flags(c.store.Degraded()),
+		Flags:      c.runner.flags(c.store.Degraded()) | c.narrowFlag(),
 		VersionMin: wire.Version,
 		VersionMax: wire.Version,
 		KeysMax:    c.config.KeysMax,

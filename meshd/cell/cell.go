@@ -74,6 +74,8 @@ type Cell struct {
 	joining    *joinAttempt
 	// What SetJoining was told last.
 	joiningText string
+	narrowAt    clock.Instant // last datagram that did not fit a path, 0 = none
+	narrowLink  bool          // a link of this host is too narrow
 	leaving     *leaveAttempt
 	guests      guestTable
 	checks      addressChecks

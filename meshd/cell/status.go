@@ -323,6 +323,10 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 			text, hint := t.alarm(id)
 			add("critical", text, hint)
 		}
+		if view := c.views.cells[id]; id != c.config.Self && view.hasContact && view.contact.Flags&state.FlagNarrow != 0 {
+			add("critical", "cell "+id.String()+" cannot send full datagrams: a path of it is unusable",
+				"raise the MTU of its link or tunnel; its own status names the path")
+		}
 	}
 	for _, w := range workloads {
 		if w.State == "unsatisfied" || w.State == "invalid" {

@@ -71,6 +71,8 @@ type Daemon struct {
 	helper  helper
 	log     *logger
 	failure atomic.Pointer[error]
+	// Where other cells reach this one.
+	addresses []netip.Addr
 	// Timers that withdraw alarms, by name; of the reactor's goroutine.
 	troubles map[string]*time.Timer
 	stopped  chan struct{} // closed when Run ends
@@ -213,6 +215,9 @@ func (d *Daemon) open() (err error) {
 	d.cell = cell.New(config)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
+	for _, candidate := range config.Addresses {
+		d.addresses = append(d.addresses, candidate.Address.Addr().Unmap())
+	}
 	return nil
 }
 
