@@ -179,7 +179,7 @@ func (c *Cell) placementCells() (cells []placement.Cell) {
 		}
 		cells = append(cells, placement.Cell{
 			ID: id, Flags: view.contact.Flags, Arch: view.contact.Arch, Labels: view.contact.Labels,
-			Capacity: view.capacity, NoNew: h == healthKeep,
+			Capacity: view.capacity, NoNew: h == healthKeep, HeldBack: h == healthHeld,
 		})
 	}
 	return cells

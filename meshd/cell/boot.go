@@ -258,7 +258,7 @@ func (c *Cell) ownContact() state.CellContact {
 	return state.CellContact{
 		SecretHash: c.config.SecretHash,
 		ClusterID:  c.clusterID,
-		Flags:      c.runner.flags(c.store.Degraded()),
+		Flags:      c.runner.flags(c.store.Degraded()) | c.narrowFlag(),
 		VersionMin: c.config.Versions.Min,
 		VersionMax: c.config.Versions.Max,
 		Features:   c.config.Features,

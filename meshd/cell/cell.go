@@ -73,11 +73,15 @@ type Cell struct {
 	runner     runnerState
 	writes     writeState
 	joining    *joinAttempt
-	leaving    *leaveAttempt
-	guests     guestTable
-	checks     addressChecks
-	load       loadState
-	schedule   schedule
+	// What SetJoining was told last.
+	joiningText string
+	narrowAt    clock.Instant // last datagram that did not fit a path, 0 = none
+	narrowLink  bool          // a link of this host is too narrow
+	leaving     *leaveAttempt
+	guests      guestTable
+	checks      addressChecks
+	load        loadState
+	schedule    schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
 	stranger       stranger

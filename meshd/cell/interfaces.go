@@ -138,5 +138,6 @@ type HelperHello struct {
 	Flags          uint32 // state.FlagProcess, FlagOCI, FlagWasm
 	Capacity       state.CellCapacity
 	Degradations   []string
+	Alarms         []string // what a person has to know
 	ConnectionTime clock.Instant
 }

@@ -185,8 +185,10 @@ func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 		instance.State = state.EndpointUnready
 	case reconcile.Stopping:
 		instance.State = state.EndpointDraining
-	case reconcile.Backoff, reconcile.Exited:
+	case reconcile.Backoff:
 		instance.State = state.EndpointBackoff
+	case reconcile.Exited:
+		instance.State, instance.ExitCode = state.EndpointExited, actual.ExitCode
 	default:
 		return instance, false
 	}

@@ -2,7 +2,6 @@ package cell
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -355,12 +354,3 @@ func (c *Cell) closest(target wire.CellID) []wire.Contact {
 
 // nodesMax is k, the number of contacts that answer one question (specification 4.5).
 const nodesMax = 20
-
-// PathTooNarrow notes that the path to an address does not carry a full datagram. Nothing is made smaller
-// for it (RES-2): the operator is told, and the cells go on by other ways (F30).
-func (c *Cell) PathTooNarrow(now clock.Instant, to netip.AddrPort) {
-	c.now = now
-	c.counters.tooNarrow++
-	c.alarms.raise(alarmPath, "warning", fmt.Sprintf("the path to %v does not carry %d bytes", to, wire.DatagramMax),
-		"raise the MTU of the link or tunnel in between")
-}

@@ -50,6 +50,7 @@ type cellView struct {
 	heldUntil clock.Instant // re-admission (F64)
 	holdTimes int           // consecutive re-admissions, doubles the hold
 	lastOut   clock.Instant
+	twins     twinWatch
 }
 
 type endpointID struct {
@@ -182,6 +183,7 @@ func (c *Cell) viewHealth(key string) {
 			view.contact = contact
 		}
 		c.viewIdentity(view)
+		c.watchTwins(view, key)
 	case "capacity":
 		capacity, err := state.ParseCellCapacity(value)
 		view.hasCapacity = live && err == nil

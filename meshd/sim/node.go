@@ -42,6 +42,7 @@ type Node struct {
 	keysMax   uint32        // of this cell, 0 = the world's
 	arch      string        // of its processor, "" = this machine's
 	versions  wire.Versions // of the protocol that the installed meshd speaks
+	forced    bool          // it was told to leave by force
 }
 
 // Cell is the running cell, nil while meshd is down.

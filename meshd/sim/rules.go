@@ -25,12 +25,12 @@ func Checkers() []*Checker {
 
 func stack() string { return string(debug.Stack()) }
 
-// checkConflictFreezes is SAFE-1: no command for a key in CONFLICT (F57). A cell that an operator told to
-// leave stops everything at the end: nothing may run on where nobody watches it (F8).
+// checkConflictFreezes is SAFE-1: no command for a key in CONFLICT (F57), unless an operator told the cell to
+// leave by force.
 func checkConflictFreezes() *Checker {
 	return &Checker{Name: "SAFE-1", Action: func(_ *World, n *Node, action reconcile.Action) error {
 		register, found := n.cell.Store().Get([]byte(action.Key))
-		if found && register.Conflicted() && !(action.Kind == reconcile.Stop && n.cell.Phase() == cell.Leaving) {
+		if found && register.Conflicted() && !(action.Kind == reconcile.Stop && n.forced && n.cell.Phase() == cell.Leaving) {
 			return fmt.Errorf("n%d: %v of %s, which is in CONFLICT", n.Index, action.Kind, action.Key)
 		}
 		return nil

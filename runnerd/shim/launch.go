@@ -53,7 +53,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
-	pid, err := forkSelf(ArgumentShim, files)
+	pid, err := forkSelf(ArgumentShim, files, c.mark())
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -89,10 +89,10 @@ func readReady(from *os.File) (procfs.Process, error) {
 
 // forkSelf starts this binary again in a session of its own, with files as descriptors 0, 1, 2, ...
 // The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
-func forkSelf(argument string, files []uintptr) (int, error) {
+func forkSelf(argument string, files []uintptr, variables ...string) (int, error) {
 	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
-		Env:   lean,
+		Env:   append(variables, lean...),
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
