@@ -22,7 +22,7 @@ const exitCodesHelp = `Exit statuses of every command:
   0  success
   1  the command failed; the message says why and what to do
   2  wrong arguments or an invalid file; nothing was written
-  3  status: something waits for a person (a conflict, a critical alarm)
+  3  status, rollout status: something waits for a person (a conflict, a failed update, a critical alarm)
   4  no daemon answers on the socket
   5  the key holds concurrent values, or changed since it was read
 `

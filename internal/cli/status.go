@@ -121,7 +121,11 @@ func printStatus(w io.Writer, status *uds.Status) error {
 		case c.HeardSeconds >= 0:
 			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
 		}
-		t.row(c.ID, orDash(c.Hostname), c.Address, c.State, orDash(c.Reach), heard, fmt.Sprint(c.Instances))
+		life := c.State
+		if c.Drained {
+			life += " (drained)"
+		}
+		t.row(c.ID, orDash(c.Hostname), c.Address, life, orDash(c.Reach), heard, fmt.Sprint(c.Instances))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -215,6 +219,10 @@ func printConflict(w io.Writer, c uds.ConflictInfo) {
 	texts := describeValues(c.Key, c.Values)
 	for i, v := range c.Values {
 		fmt.Fprintf(w, "  %d  %s  by cell %s at {%s}\n", i+1, texts[i], v.Actor, dotOf(v))
+	}
+	if cell, drain := drainedCell(c.Key); drain {
+		fmt.Fprintf(w, "  it takes no new work meanwhile; decide with `colloid drain %s` or `colloid uncordon %s`\n", cell, cell)
+		return
 	}
 	fmt.Fprintf(w, "  what runs is left as it is; choose with\n"+
 		"    colloid resolve %s --seen %s --take N\n    colloid resolve %s --seen %s --from-file FILE\n",
