@@ -19,6 +19,7 @@ func Checkers() []*Checker {
 	return []*Checker{
 		checkConflictFreezes(), checkConflictIsSeen(), checkNothingStopsEarly(), checkStatefulOnce(),
 		checkDeaths(), checkSameState(), checkSamePlan(), checkIdle(), checkAmplification(), checkBounds(),
+		checkUpdates(), checkEnvironments(),
 	}
 }
 
