@@ -23,7 +23,7 @@ const exitCodesHelp = `Exit statuses of every command:
   1  the command failed; the message says why and what to do
   2  wrong arguments, an invalid file (nothing was written), or a state directory that
      cannot be used; trying again does not help: an init system should not restart
-  3  status: something waits for a person (a conflict, a critical alarm)
+  3  status, rollout status: something waits for a person (a conflict, a failed update, a critical alarm)
   4  no daemon answers on the socket
   5  the key holds concurrent values, or changed since it was read
 `

@@ -122,6 +122,9 @@ func printStatus(w io.Writer, status *uds.Status) error {
 			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
 		}
 		state := c.State
+		if c.Drained {
+			state += " (drained)"
+		}
 		if c.HeldSeconds > 0 {
 			state += fmt.Sprintf(", held back %ds", c.HeldSeconds)
 		}
@@ -232,6 +235,10 @@ func printConflict(w io.Writer, c uds.ConflictInfo) {
 	texts := describeValues(c.Key, c.Values)
 	for i, v := range c.Values {
 		fmt.Fprintf(w, "  %d  %s  by cell %s at {%s}\n", i+1, texts[i], v.Actor, dotOf(v))
+	}
+	if cell, drain := drainedCell(c.Key); drain {
+		fmt.Fprintf(w, "  it takes no new work meanwhile; decide with `colloid drain %s` or `colloid uncordon %s`\n", cell, cell)
+		return
 	}
 	fmt.Fprintf(w, "  what runs is left as it is; choose with\n"+
 		"    colloid resolve %s --seen %s --take N\n    colloid resolve %s --seen %s --from-file FILE\n",

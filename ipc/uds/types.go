@@ -60,6 +60,7 @@ type CellInfo struct {
 	Self           bool     `json:"self,omitempty"`
 	InPlacement    bool     `json:"in_placement"`
 	HeldSeconds    int      `json:"held_seconds,omitempty"` // back from the dead, counts fully after that
+	Drained        bool     `json:"drained,omitempty"`      // an operator wants it empty
 	Reach          string   `json:"reach"`
 	RTTMicrosecond int64    `json:"rtt_us"`
 	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never
@@ -76,7 +77,9 @@ type CellInfo struct {
 }
 
 // WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid, and where the
-// restart policy leaves it at that, ended (all that has ended did so with exit code 0) and failed.
+// restart policy leaves it at that, ended (all that has ended did so with exit code 0) and failed; held: its last
+// good version runs instead of what was applied; stalled: its update has failed and was stopped. Digest is of what
+// shall run now.
 type WorkloadStatus struct {
 	Key       string         `json:"key"`
 	Runtime   string         `json:"runtime"`
@@ -87,7 +90,9 @@ type WorkloadStatus struct {
 	Reason    string         `json:"reason,omitempty"`
 	Digest    string         `json:"digest"`
 	Instances []InstanceInfo `json:"instances"`
-	Notes     []string       `json:"notes,omitempty"` // what of the specification is not enforced
+	Notes     []string       `json:"notes,omitempty"`  // what of the specification is not enforced
+	Wanted    string         `json:"wanted,omitempty"` // digest of what was applied, while it is held back
+	Good      bool           `json:"good,omitempty"`   // this version was ready everywhere
 }
 
 // InstanceInfo is one instance anywhere in the cluster, from the ep.* keys.
@@ -119,6 +124,8 @@ type EntryValue struct {
 	Value    []byte `json:"value"` // base64 in JSON
 	Text     string `json:"text,omitempty"`
 	Deleted  bool   `json:"deleted,omitempty"`
+	// Sealed names the secrets and files of a specification, never their values (F83).
+	Sealed []string `json:"sealed,omitempty"`
 }
 
 // ContextEntry is one pair of a key's causal context.

@@ -23,6 +23,8 @@ type Cell struct {
 	// HeldBack says that the cell came back from the dead a moment ago: it receives the replicas that
 	// nobody else takes, and no others (F64).
 	HeldBack bool
+	// Drained says why: an operator wants the cell empty. It is for texts only.
+	Drained bool
 }
 
 // Workload is one specification to place.

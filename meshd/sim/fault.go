@@ -37,6 +37,8 @@ const (
 	Write     Verb = "write"     // write 1 spread.a replicas=3 image=/bin/b: an operator at 1
 	Delete    Verb = "delete"    // delete 1 spread.a
 	Resolve   Verb = "resolve"   // resolve 1 spread.a replicas=3 image=/bin/b
+	Drain     Verb = "drain"     // drain 1>2: an operator at 1 empties 2
+	Uncordon  Verb = "uncordon"  // uncordon 1>2: and ends that
 )
 
 // Fault is one thing that happens to the world at a given time, an operator's command among them: a line
@@ -50,6 +52,7 @@ type Fault struct {
 	Key         string
 	Replicas    int
 	Image       string
+	Rollback    bool // of Write
 }
 
 // verbForm says which arguments a verb takes.
@@ -65,6 +68,7 @@ var verbForms = map[Verb]verbForm{
 	Upgrade: {node: true, end: true}, Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
 	Write: {node: true, key: true, value: true}, Delete: {node: true, key: true},
 	Resolve: {node: true, key: true, value: true},
+	Drain:   {node: true, other: true}, Uncordon: {node: true, other: true},
 }
 
 // Verbs lists all verbs in alphabetical order.
@@ -98,6 +102,9 @@ func (f Fault) String() string {
 	}
 	if form.value {
 		fmt.Fprintf(&b, " replicas=%d image=%s", f.Replicas, f.Image)
+	}
+	if f.Rollback {
+		b.WriteString(" rollback=true")
 	}
 	if form.end && f.For > 0 {
 		fmt.Fprintf(&b, " for %v", f.For)
@@ -215,6 +222,8 @@ func (f *Fault) parseOption(form verbForm, field string) error {
 		f.Replicas, err = strconv.Atoi(value)
 	case form.value && name == "image":
 		f.Image = value
+	case f.Verb == Write && name == "rollback":
+		f.Rollback, err = strconv.ParseBool(value)
 	default:
 		err = fmt.Errorf("what is %q", field)
 	}

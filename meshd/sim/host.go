@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"colloid.net/meshd/cell"
@@ -136,6 +137,13 @@ func (h *host) start(action reconcile.Action) {
 	h.Starts++
 	h.node.world.Tracef("n%d starts %s", h.node.Index, action.Key)
 	h.report(i)
+	switch image := program(i.spec); {
+	case strings.HasPrefix(image, imageCrashes):
+		h.crashLater(i, time.Second)
+		return
+	case strings.HasPrefix(image, imageHangs):
+		return
+	}
 	run := h.run
 	h.node.world.After(h.StartDelay, func() {
 		if h.run == run && h.instances[action.ID] == i && i.state == reconcile.Starting {

@@ -44,8 +44,10 @@ type World struct {
 	Failure error  // first violation; Run stops there
 	cluster uint64 // that was formed; machines outside are taken back by their operators
 
-	forgot bool // an operator gave a cell up
-	calm   bool // no fault goes on any more
+	forgot  bool             // an operator gave a cell up
+	trouble time.Duration    // when the last fault ends that is no operator's write
+	drained map[int]struct{} // machines that operators want empty
+	calm    bool             // no fault goes on any more
 
 	checks     []*Checker
 	losesNow   *Node
@@ -61,6 +63,7 @@ func New(options Options) *World {
 		options: options,
 		random:  rand.New(rand.NewPCG(options.Seed, 0x636f6c6c6f6964)),
 		byAddr:  make(map[netip.AddrPort]*Node),
+		drained: make(map[int]struct{}),
 	}
 	w.network.init(w, options.Network)
 	for range options.Cells {
