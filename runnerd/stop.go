@@ -84,8 +84,8 @@ func (r *run) end(grace time.Duration, hurry <-chan struct{}) {
 
 // kill ends the whole tree, the shim excepted, which takes the last output.
 func (r *run) kill() {
-	if path := r.groupPath(); path != "" {
-		killGroup(path)
+	if group := r.groupPath(); len(group) > 0 {
+		killGroup(group)
 	}
 	_ = r.process.Signal(unix.SIGKILL)
 	tree := procfs.Tree{Session: r.process.PID, Root: r.process, Adopter: r.shim, Keep: r.shim.PID}

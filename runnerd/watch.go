@@ -99,9 +99,9 @@ func (s *Supervisor) logRate() (rate int) {
 	return rate
 }
 
-func (r *run) groupPath() string {
+func (r *run) groupPath() cgroup.Group {
 	if r.groups == nil || r.group == "" {
-		return ""
+		return nil
 	}
 	return r.groups.Path(r.group)
 }
@@ -123,8 +123,8 @@ func (r *run) settle() (code int, reason string) {
 
 // clean kills what is left of the workload's processes and removes its control group.
 func (r *run) clean() {
-	if path := r.groupPath(); path != "" {
-		killGroup(path)
+	if group := r.groupPath(); len(group) > 0 {
+		killGroup(group)
 	}
 	if r.process.PID > 0 {
 		tree := procfs.Tree{Session: r.process.PID, Root: r.process, Adopter: r.shim, Keep: r.shim.PID}
@@ -137,11 +137,14 @@ func (r *run) clean() {
 }
 
 // killGroup ends all processes of a control group.
-func killGroup(path string) {
-	if cgroup.Kill(path) {
+func killGroup(group cgroup.Group) {
+	if group.Kill() {
 		return
 	}
-	for _, pid := range cgroup.Members(path) { // before Linux 5.14
+	// Before Linux 5.14, and with version 1 alone: nobody forks while they are killed one by one.
+	_ = group.Freeze()
+	defer func() { _ = group.Thaw() }()
+	for _, pid := range group.Members() {
 		if p, err := procfs.Find(pid); err == nil {
 			_ = p.Signal(unix.SIGKILL)
 		}

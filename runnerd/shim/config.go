@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strconv"
 
+	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
@@ -17,8 +18,8 @@ type Config struct {
 	Root      procfs.Process
 	Session   int // of the workload, for cleaning up
 
-	Cgroup      string // directory, "" = none
-	Identity    bool   // change to UID and GID
+	Cgroup      cgroup.Group
+	Identity    bool // change to UID and GID
 	UID, GID    uint32
 	Arguments   []string // argv, the path included
 	Environment []string
@@ -37,7 +38,7 @@ func (c *Config) record() record.Record {
 	r.SetInt("pid", int64(c.Root.PID))
 	r.SetUint("ticks", c.Root.StartTicks)
 	r.SetInt("session", int64(c.Session))
-	r.Set("cgroup", c.Cgroup)
+	r["cgroup"] = c.Cgroup
 	r.Set("identity", strconv.FormatBool(c.Identity))
 	r.SetUint("uid", uint64(c.UID))
 	r.SetUint("gid", uint64(c.GID))
@@ -59,7 +60,7 @@ func parseConfig(r record.Record) (*Config, error) {
 		Watch:       r.Get("watch") == "true",
 		Root:        procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")},
 		Session:     int(r.Int("session")),
-		Cgroup:      r.Get("cgroup"),
+		Cgroup:      r["cgroup"],
 		Identity:    r.Get("identity") == "true",
 		UID:         uint32(r.Uint("uid")),
 		GID:         uint32(r.Uint("gid")),

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
@@ -182,8 +181,8 @@ func (s *shim) start() error {
 	if s.workload, err = procfs.Find(stage.pid); err != nil {
 		return fmt.Errorf("shim: the stage ended at once: %w", err)
 	}
-	if s.config.Cgroup != "" {
-		if err := cgroup.Add(s.config.Cgroup, stage.pid); err != nil {
+	if len(s.config.Cgroup) > 0 {
+		if err := s.config.Cgroup.Add(stage.pid); err != nil {
 			return err
 		}
 	}
@@ -333,9 +332,7 @@ func (s *shim) recordExit(code int, reason string) {
 
 // finish kills what the workload left behind, takes the last output and collects zombies.
 func (s *shim) finish() {
-	if s.config.Cgroup != "" {
-		cgroup.Kill(s.config.Cgroup)
-	}
+	s.config.Cgroup.Kill()
 	tree := procfs.Tree{Session: s.config.Session, Root: s.workload, Adopter: s.self, Keep: s.self.PID}
 	if s.config.Watch {
 		tree.Adopter = procfs.Process{}
