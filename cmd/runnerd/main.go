@@ -1,5 +1,5 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
-// docs/runnerd.md. "runnerd shim" and "runnerd stage" are internal.
+// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd images" and "runnerd fetch" are internal.
 package main
 
 import (
@@ -13,10 +13,14 @@ import (
 	"colloid.net/internal/version"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
 )
 
 func main() {
+	if exit, is := image.Children(); is {
+		os.Exit(exit)
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case shim.ArgumentShim:
