@@ -97,6 +97,9 @@ type instance struct {
 	launchOver chan struct{}
 	denied     string // stopping because of the policy: becomes denied, not gone
 
+	supplied *workload.Environment // of the last Start command, nil = none yet
+	hung     string                // why its run is being ended although it should run
+
 	dirty bool // its state has not been sent to the present session
 }
 
@@ -189,7 +192,7 @@ func (i *instance) state() message.InstanceState {
 func (i *instance) message() *message.Instance {
 	m := &message.Instance{
 		Id: i.id.message(), Key: i.key, State: i.state(), ExitCode: int32(i.exitCode),
-		Restarts: i.restarts, Reason: shorten(i.reason), Spec: i.specBytes,
+		Restarts: i.restarts, Reason: shorten(i.reason), Spec: i.specBytes, NeedsEnvironment: i.awaitsEnvironment(),
 	}
 	if i.phase == phaseRunning || i.phase == phaseStopping {
 		m.Pid, m.StartTicks = uint32(i.process.PID), i.process.StartTicks

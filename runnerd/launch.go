@@ -45,6 +45,10 @@ func (s *Supervisor) launchNow(i *instance) {
 		s.stop(i, 0, "", err.Error())
 		return
 	}
+	if i.awaitsEnvironment() {
+		s.enter(i, phaseWaiting, "waits for its secrets and files") // supplyAgain goes on
+		return
+	}
 	groups := s.options.Groups
 	if groups != nil && i.group == "" {
 		i.group = fmt.Sprintf("%016x-%d-%s", i.id.KeyHash, i.id.Slot, nonce())
@@ -103,7 +107,10 @@ func environment(i *instance) []string {
 		}
 		list = append(list, "PORT_"+strconv.Itoa(n)+"="+value)
 	}
-	return append(list, i.spec.Environment...)
+	if i.supplied != nil && len(i.supplied.Files) > 0 && i.spec.Runtime == workload.RuntimeProcess {
+		list = append(list, variableFiles+"="+filepath.Join(i.directory, dirFiles))
+	}
+	return append(append(list, i.spec.Environment...), secretsOf(i.supplied)...)
 }
 
 // launchJob is one launch, or one further process in a running instance, on a goroutine of its own. It
@@ -118,7 +125,8 @@ type launchJob struct {
 	groups  *cgroup.Manager
 	group   string
 	limits  cgroup.Limits
-	config  shim.Config // completed by the backend
+	files   []workload.File // of its environment
+	config  shim.Config     // completed by the backend
 }
 
 // newJob makes the job of an instance with all that the runtimes have in common.
@@ -127,8 +135,12 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 	if chosen == nil {
 		return nil, fmt.Errorf("this runnerd cannot run the runtime class of %s", i.key)
 	}
+	var files []workload.File
+	if i.supplied != nil {
+		files = i.supplied.Files
+	}
 	return &launchJob{
-		backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
+		files: files, backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
 		groups: s.options.Groups, group: i.group,
 		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
 	}, nil

@@ -26,6 +26,7 @@ type Timing struct {
 	BackoffMax   time.Duration // 5 min
 	BackoffReset time.Duration // 10 min of running forget the back-off
 	PolicyCheck  time.Duration // 5 s
+	Liveness     time.Duration // 60 s of a failing health check end an instance
 }
 
 const (
@@ -33,6 +34,7 @@ const (
 	backoffMax   = 5 * time.Minute
 	backoffReset = 10 * time.Minute
 	policyCheck  = 5 * time.Second
+	liveness     = time.Minute
 
 	// The back-off grows by 5/2, so that a crash loop makes 7 starts in its first five minutes (F76
 	// allows 8; doubling would make 9).
@@ -82,4 +84,5 @@ func (t *Timing) complete() {
 	set(&t.BackoffMax, backoffMax)
 	set(&t.BackoffReset, backoffReset)
 	set(&t.PolicyCheck, policyCheck)
+	set(&t.Liveness, liveness)
 }

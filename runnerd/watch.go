@@ -204,7 +204,11 @@ func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
 	if i.ready == next && i.reason == reason {
 		return
 	}
+	changed := i.ready != next
 	i.ready, i.reason, i.dirty = next, reason, true
+	if changed {
+		s.watchLiveness(i)
+	}
 	if err := i.save(); err != nil {
 		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
 	}
@@ -214,7 +218,11 @@ func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
 func (s *Supervisor) ended(i *instance, code int, reason string, ran time.Duration) {
 	i.exitCode, i.process, i.group = code, procfs.Process{}, ""
 	policy := i.spec.Restart
-	if policy == workload.RestartNever || policy == workload.RestartOnFailure && code == 0 {
+	hung := i.hung != ""
+	if hung {
+		reason, i.hung = i.hung, ""
+	}
+	if policy == workload.RestartNever || policy == workload.RestartOnFailure && code == 0 && !hung {
 		s.enter(i, phaseExited, reason)
 		return
 	}
