@@ -42,8 +42,18 @@ func (p *parser) complain(at syntax.Position, format string, arguments ...any) {
 }
 
 func (p *parser) statement(s *syntax.Statement) {
-	if s.Name == "process" {
+	switch s.Name { // what may stand several times
+	case "process":
 		p.process(s)
+		return
+	case "registry":
+		p.registry(s)
+		return
+	case "image_allow":
+		p.images(s, &p.policy.ImagesAllowed)
+		return
+	case "image_deny":
+		p.images(s, &p.policy.ImagesDenied)
 		return
 	}
 	if p.seen[s.Name] {
@@ -71,8 +81,8 @@ func (p *parser) statement(s *syntax.Statement) {
 			}
 		}
 	default:
-		p.complain(s.Position, "unknown statement %s, expected process, instances, cpu, memory, log_rate, "+
-			"port_min or meshd_user", s.Name)
+		p.complain(s.Position, "unknown statement %s, expected process, registry, image_allow, image_deny, "+
+			"instances, cpu, memory, log_rate, port_min or meshd_user", s.Name)
 	}
 }
 

@@ -34,6 +34,9 @@ type Policy struct {
 	PortMin       uint16 // no instance publishes a port below it
 	MeshdUID      int64  // who may connect, -1 = not said
 	Processes     []Process
+	Registries    []Registry
+	ImagesAllowed []string // patterns, see CheckImage; none = every image
+	ImagesDenied  []string
 
 	paths map[string]int
 }
