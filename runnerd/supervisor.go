@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/ipc/message"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/workload"
@@ -20,6 +21,7 @@ type Supervisor struct {
 	options Options
 	lock    *os.File
 	audit   *audit
+	images  *image.Client // its methods may be called from any goroutine but the loop's
 	calls   chan func()
 	quit    chan struct{}
 	stopped chan struct{}
@@ -64,6 +66,11 @@ func Open(options Options) (*Supervisor, error) {
 		return nil, err
 	}
 	if s.audit, err = openAudit(filepath.Join(directory, "audit.log")); err != nil {
+		s.lock.Close()
+		return nil, err
+	}
+	if err := s.openImages(); err != nil {
+		s.audit.close()
 		s.lock.Close()
 		return nil, err
 	}
@@ -128,6 +135,7 @@ func (s *Supervisor) end() {
 	if s.retry != nil {
 		s.retry.Stop()
 	}
+	s.images.Close()
 	s.audit.close()
 	s.lock.Close()
 }

@@ -41,6 +41,9 @@ func run() error {
 	listen := flag.Int("listen-fd", -1, "descriptor of a listening unix `socket`, for systemd")
 	directory := flag.String("directory", "/var/lib/colloid/runnerd", "state `directory`")
 	policy := flag.String("policy", "/etc/colloid/runnerd.policy", "policy `file`")
+	credentials := flag.String("credentials", "/etc/colloid/registries.credentials",
+		"`file` with users and passwords of registries")
+	operators := flag.String("operator-socket", "", "`path` of the socket for colloid image")
 	meshd := flag.Int64("meshd-uid", -1, "`uid` of meshd; default: meshd_user of the policy, else the own uid")
 	flag.Parse()
 	if flag.NArg() > 0 || (*supply < 0) == (*listen < 0) {
@@ -50,11 +53,17 @@ func run() error {
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
 		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
+		Credentials: *credentials,
 	})
 	if err != nil {
 		return err
 	}
 	defer supervisor.Close()
+	if *operators != "" {
+		if err := supervisor.ServeOperators(*operators); err != nil {
+			logger.Print(err) // the cell works without it
+		}
+	}
 	ended := make(chan error, 1)
 	go func() {
 		if *supply >= 0 {

@@ -49,6 +49,15 @@ func (p *parser) statement(s *syntax.Statement) {
 	case "bind", "capability":
 		p.containerStatement(s)
 		return
+	case "registry":
+		p.registry(s)
+		return
+	case "image_allow":
+		p.images(s, &p.policy.ImagesAllowed)
+		return
+	case "image_deny":
+		p.images(s, &p.policy.ImagesDenied)
+		return
 	}
 	if p.seen[s.Name] {
 		p.complain(s.Position, "%s is given twice, expected once", s.Name)
@@ -83,7 +92,8 @@ func (p *parser) statement(s *syntax.Statement) {
 		}
 	default:
 		p.complain(s.Position, "unknown statement %s, expected process, containers, runtime, bind, capability, "+
-			"allow_unlimited, instances, cpu, memory, log_rate, port_min or meshd_user", s.Name)
+			"allow_unlimited, registry, image_allow, image_deny, instances, cpu, memory, log_rate, port_min or meshd_user",
+			s.Name)
 	}
 }
 

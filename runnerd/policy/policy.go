@@ -37,6 +37,9 @@ type Policy struct {
 	Containers    Containers
 	// AllowUnlimited lets a container run whose limits this host cannot enforce.
 	AllowUnlimited bool
+	Registries     []Registry
+	ImagesAllowed  []string // patterns, see CheckImage; none = every image
+	ImagesDenied   []string
 
 	paths map[string]int
 }
