@@ -17,9 +17,13 @@ type Options struct {
 	Groups     *cgroup.Manager // nil = no control groups
 	// Credentials is the file with users and passwords of registries; absent = none.
 	Credentials string
-	Software    string      // for Hello
-	Log         *log.Logger // for people; nil = standard error
-	Timing      Timing      // zero = the constants below
+	// Network gives containers a network; nil = they have nothing but lo.
+	Network Network
+	// Images replaces the image store of Directory, for tests.
+	Images   Images
+	Software string      // for Hello
+	Log      *log.Logger // for people; nil = standard error
+	Timing   Timing      // zero = the constants below
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.

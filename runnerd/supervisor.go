@@ -55,7 +55,7 @@ func Open(options Options) (*Supervisor, error) {
 	s := &Supervisor{
 		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
 		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
-		instances: map[InstanceID]*instance{}, backends: newBackends(&options),
+		instances: map[InstanceID]*instance{},
 	}
 	for _, name := range []string{"", instancesDirName, trashDirName} {
 		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {
@@ -74,6 +74,7 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
+	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
 	s.adoptAll()
@@ -117,6 +118,7 @@ func (s *Supervisor) loop() {
 			call()
 		case <-tick.C:
 			s.checkPolicy()
+			s.lookForKills()
 		case <-s.quit:
 			s.end()
 			return
@@ -193,6 +195,13 @@ func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
 	s.removeDirectory(i.directory)
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(i.id); err != nil {
+				s.options.Log.Printf("cannot forget %s: %v", i.id, err)
+			}
+		}
+	}
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),

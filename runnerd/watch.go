@@ -2,6 +2,7 @@ package runnerd
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -41,6 +42,7 @@ type run struct {
 	groups    *cgroup.Manager
 	group     string
 	release   func(directory string) // undoes what the backend made on the host
+	oomKills  uint32                 // of the group when it was removed
 }
 
 func (s *Supervisor) runOf(i *instance) run {
@@ -58,7 +60,9 @@ func (s *Supervisor) watch(ctx context.Context, i *instance) {
 		}
 		age := r.process.Age()
 		code, reason := r.settle()
-		s.report(id, epoch, func(i *instance) { s.ended(i, code, reason, age) })
+		s.report(id, epoch, func(i *instance) {
+			s.ended(i, code, i.countKills(r.oomKills, reason), age)
+		})
 	}()
 	go s.watchShim(ctx, id, epoch, r)
 }
@@ -131,6 +135,7 @@ func (r *run) clean() {
 		tree.Kill()
 	}
 	if r.groups != nil && r.group != "" {
+		r.oomKills = max(r.oomKills, r.groupPath().OOMKills())
 		_ = r.groups.Remove(r.group)
 	}
 	r.release(r.directory)
@@ -177,15 +182,18 @@ func readExit(directory string, p procfs.Process) (code int, reason string) {
 }
 
 func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool) {
-	id, epoch := i.id, i.epoch
+	id, epoch, address := i.id, i.epoch, i.address
+	if i.ownAddress.IsValid() {
+		address = i.ownAddress
+	}
 	check := health.Check{
-		Spec: i.spec, Address: i.address, Ready: wasReady,
+		Spec: i.spec, Address: address, Ready: wasReady,
 		Changed: func(ready bool, reason string) {
 			s.report(id, epoch, func(i *instance) { s.healthChanged(i, ready, reason) })
 		},
 	}
 	if i.spec.Health.Kind == workload.HealthExec {
-		permit, err := s.policy.Check(i.spec)
+		permit, err := s.check(i.spec)
 		if err != nil {
 			return // checkPolicy stops the instance
 		}
@@ -252,4 +260,30 @@ func (s *Supervisor) waitForNext(i *instance, reason string) {
 	i.timer = time.AfterFunc(max(0, i.next-procfs.BootTime()), func() {
 		s.report(id, epoch, func(i *instance) { s.beginLaunch(i, reason) })
 	})
+}
+
+// countKills adds the processes of a run that the kernel killed for memory, and says so in the reason.
+func (i *instance) countKills(kills uint32, reason string) string {
+	i.oomNow = 0
+	i.oomKills += kills
+	if kills == 0 {
+		return reason
+	}
+	return fmt.Sprintf("killed by the kernel: it needed more than its memory limit of %d MiB (%s)",
+		i.spec.MemoryMiB, reason)
+}
+
+// lookForKills notices processes that were killed for memory in instances that go on.
+func (s *Supervisor) lookForKills() {
+	if s.options.Groups == nil {
+		return
+	}
+	for _, i := range s.instances {
+		if i.phase != phaseRunning || i.group == "" {
+			continue
+		}
+		if now := s.options.Groups.Path(i.group).OOMKills(); now != i.oomNow {
+			i.oomNow, i.dirty = now, true
+		}
+	}
 }

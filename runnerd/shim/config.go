@@ -26,6 +26,8 @@ type Config struct {
 	LogRate     int
 	// Sandbox is the world that the workload runs in, nil for a process of the host.
 	Sandbox *sandbox.Config
+	// Runtime is an external OCI runtime that makes the sandbox, "" = this program; Name is the container's.
+	Runtime, Name string
 	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
 	// first argument up inside.
 	binary bool
@@ -45,6 +47,8 @@ func (c *Config) record() record.Record {
 	r["argument"] = c.Arguments
 	r["variable"] = c.Environment
 	r.SetInt("log_rate", int64(c.LogRate))
+	r.Set("runtime", c.Runtime)
+	r.Set("name", c.Name)
 	r.Set("binary", strconv.FormatBool(c.binary))
 	if c.Sandbox != nil {
 		r.Set("sandbox", string(c.Sandbox.Record().Encode()))
@@ -67,6 +71,8 @@ func parseConfig(r record.Record) (*Config, error) {
 		Arguments:   r["argument"],
 		Environment: r["variable"],
 		LogRate:     int(r.Int("log_rate")),
+		Runtime:     r.Get("runtime"),
+		Name:        r.Get("name"),
 		binary:      r.Get("binary") == "true",
 	}
 	if text := r.Get("sandbox"); text != "" {

@@ -120,6 +120,9 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 		return UnknownCode, err
 	}
 	defer null.Close()
+	if c.Runtime != "" {
+		return runExternal(c, timeout)
+	}
 	if c.Sandbox != nil {
 		return runInside(c, null, timeout)
 	}

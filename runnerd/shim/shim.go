@@ -173,6 +173,10 @@ func (s *shim) start() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("shim: become subreaper: %w", err)
 	}
+	if s.config.Runtime != "" {
+		unix.Close(descriptorBinary)
+		return s.startExternal()
+	}
 	stage, err := s.startStage()
 	if err != nil {
 		return err
@@ -338,6 +342,9 @@ func (s *shim) finish() {
 		tree.Adopter = procfs.Process{}
 	}
 	tree.Kill()
+	if s.config.Runtime != "" {
+		DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name)
+	}
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if pid <= 0 || err != nil {
