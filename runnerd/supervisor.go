@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/ipc/message"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/workload"
@@ -20,6 +21,7 @@ type Supervisor struct {
 	options Options
 	lock    *os.File
 	audit   *audit
+	images  *image.Client // its methods may be called from any goroutine but the loop's
 	calls   chan func()
 	quit    chan struct{}
 	stopped chan struct{}
@@ -54,7 +56,7 @@ func Open(options Options) (*Supervisor, error) {
 	s := &Supervisor{
 		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
 		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
-		instances: map[InstanceID]*instance{}, backends: newBackends(&options),
+		instances: map[InstanceID]*instance{},
 	}
 	for _, name := range []string{"", instancesDirName, trashDirName} {
 		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {
@@ -68,6 +70,12 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
+	if err := s.openImages(); err != nil {
+		s.audit.close()
+		s.lock.Close()
+		return nil, err
+	}
+	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
 	s.reclaimOrphans()
@@ -113,6 +121,7 @@ func (s *Supervisor) loop() {
 		case <-tick.C:
 			s.checkPolicy()
 			s.keepRecords()
+			s.lookForKills()
 		case <-s.quit:
 			s.end()
 			return
@@ -131,6 +140,7 @@ func (s *Supervisor) end() {
 	if s.retry != nil {
 		s.retry.Stop()
 	}
+	s.images.Close()
 	s.audit.close()
 	s.lock.Close()
 }
@@ -188,6 +198,13 @@ func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
 	s.removeDirectory(i.directory)
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(i.id); err != nil {
+				s.options.Log.Printf("cannot forget %s: %v", i.id, err)
+			}
+		}
+	}
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),
