@@ -107,7 +107,8 @@ func (c *Cell) Processes() []int { return c.membership().find() }
 // Kill ends every process of the cell with SIGKILL, like a machine that loses power. Its state
 // directory stays; Start brings it back.
 func (c *Cell) Kill() error {
-	err := c.membership().killAll()
+	legacy := legacyGroups(c.Processes())
+	err := errors.Join(c.membership().killAll(), unmountBelow(c.Directory), removeGroups(legacy))
 	c.running = false
 	if err == nil && c.group != "" {
 		// Linux up to at least 6.18 kills at once what is cloned into a group that was killed before.

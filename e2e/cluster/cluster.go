@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +31,9 @@ type Options struct {
 	Apart bool
 	// Denied are the numbers of cells, counted from 0, whose policy allows none of the Programs.
 	Denied []int
+	// Policy gives the text of a cell's policy file instead of the one that allows the Programs; nil for that
+	// one. It is asked for each cell when the network is there and nothing runs in it yet.
+	Policy func(c *Cluster, cell int) (string, error)
 	// GroupFile takes the place of /etc/group for the cells' processes alone. It needs root.
 	GroupFile string
 	// DenyRing forbids the cells' processes io_uring by a seccomp filter, as container runtimes do.
@@ -76,9 +81,12 @@ func prepare(options Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{options: options, Directory: directory, port: Port, network: loopback{}}
-	err := errors.Join(os.Chmod(directory, 0o755), c.installPrograms(), c.writePolicy())
+	err := errors.Join(os.Chmod(directory, 0o755), c.installPrograms())
 	if err == nil {
 		err = c.openNetwork()
+	}
+	if err == nil {
+		err = c.writePolicies()
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -105,7 +113,7 @@ func (c *Cluster) installPrograms() error {
 	if err := os.Mkdir(c.programs(), 0o755); err != nil {
 		return err
 	}
-	for _, name := range append([]string{"colloid", "meshd", "runnerd"}, c.options.Programs...) {
+	for _, name := range append([]string{"colloid", "meshd", "runnerd", "runnerd-shim"}, c.options.Programs...) {
 		if err := copyProgram(filepath.Join(c.options.Binaries, name), c.Program(name)); err != nil {
 			return fmt.Errorf("install %s: %w", name, err)
 		}
@@ -120,6 +128,19 @@ func (c *Cluster) Program(name string) string { return filepath.Join(c.programs(
 
 // Namespaced reports whether every cell has a network of its own.
 func (c *Cluster) Namespaced() bool { return len(c.network.names()) > 0 }
+
+// Operator is the address of the operator's place in the network.
+func (c *Cluster) Operator() netip.Addr { return c.network.operator() }
+
+// Listen listens for TCP at the operator's place, where cells can reach it, at any free port.
+func (c *Cluster) Listen() (net.Listener, error) {
+	return c.network.listen(net.JoinHostPort(c.Operator().String(), "0"))
+}
+
+// Dial connects from the operator's place.
+func (c *Cluster) Dial(ctx context.Context, kind, address string) (net.Conn, error) {
+	return c.network.dial(ctx, kind, address)
+}
 
 // FreePort finds a port for a workload that is free on every cell, beginning with the wanted one.
 func (c *Cluster) FreePort(wanted int) (int, error) {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -129,6 +131,45 @@ func groupTree(top string) []string {
 		return nil
 	})
 	return found
+}
+
+// legacyGroups finds the groups of version 1 that runnerd made for instances (package cgroup) and that hold
+// some of these processes. They lie below the group of whoever started the tests, which is not the cell's alone.
+func legacyGroups(processes []int) []string {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	found := map[string]bool{}
+	for _, id := range processes {
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", id))
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		for line := range strings.Lines(string(groups)) {
+			fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+			if len(fields) != 3 || filepath.Base(filepath.Dir(fields[2])) != "colloid" {
+				continue
+			}
+			if root := legacyRoot(string(mounts), fields[1]); root != "" {
+				found[filepath.Join(root, fields[2])] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// legacyRoot is where the hierarchy of these controllers is mounted, "" if it is not of version 1.
+func legacyRoot(mounts, controllers string) string {
+	for line := range strings.Lines(mounts) {
+		before, after, found := strings.Cut(line, " - ")
+		fields, options := strings.Fields(before), strings.Fields(after)
+		if found && len(fields) > 4 && len(options) == 3 && options[0] == "cgroup" && fields[3] == "/" &&
+			strings.HasSuffix(","+options[2], ","+controllers) {
+			return fields[4]
+		}
+	}
+	return ""
 }
 
 // removeTries bounds the wait for a group that was just emptied.

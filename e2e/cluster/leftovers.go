@@ -1,10 +1,14 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Leftovers lists what of a closed cluster is still on this machine: processes, mounts (network
@@ -17,18 +21,38 @@ func Leftovers(directory string) []string {
 	if _, err := os.Lstat(directory); err == nil {
 		left = append(left, directory)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err == nil {
-		for line := range strings.Lines(string(mounts)) {
-			if strings.Contains(line, " "+directory+"/") {
-				left = append(left, "mount "+strings.TrimSpace(line))
-			}
-		}
+	for _, mount := range mountsBelow(directory) {
+		left = append(left, "mount "+mount)
 	}
 	for _, group := range controlGroups(directory) {
 		left = append(left, "control group "+group)
 	}
 	return left
+}
+
+// mountsBelow lists where something is mounted inside a directory, in the order of mounting.
+func mountsBelow(directory string) (found []string) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], directory+"/") {
+			found = append(found, fields[4])
+		}
+	}
+	return found
+}
+
+// unmountBelow takes away what the processes of a cell mounted, as the end of a machine does.
+func unmountBelow(directory string) error {
+	var problems []error
+	for _, path := range slices.Backward(mountsBelow(directory)) {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			problems = append(problems, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 func ownedByUs(path string) error {

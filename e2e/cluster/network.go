@@ -27,6 +27,10 @@ type network interface {
 	do(i int, f func() error) error
 	// dial connects from the operator's place.
 	dial(ctx context.Context, kind, address string) (net.Conn, error)
+	// operator is the address of the operator's place.
+	operator() netip.Addr
+	// listen listens for TCP at the operator's place.
+	listen(address string) (net.Listener, error)
 	// setLink cuts or restores the link of cell i.
 	setLink(i int, up bool) error
 	// namespaceLink is what /proc/<pid>/ns/net of the cell's processes says, "" without namespaces.
@@ -45,6 +49,10 @@ func (loopback) setLink(int, bool) error        { return ErrNoLink }
 func (loopback) namespaceLink(int) string       { return "" }
 func (loopback) names() []string                { return nil }
 func (loopback) close() error                   { return nil }
+func (loopback) operator() netip.Addr           { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
+func (loopback) listen(address string) (net.Listener, error) {
+	return net.Listen("tcp", address)
+}
 func (loopback) dial(ctx context.Context, kind, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, kind, address)
 }
@@ -220,15 +228,25 @@ func (b *bridged) namespaceLink(i int) string {
 	return "net:[" + strconv.FormatUint(inode, 10) + "]"
 }
 
-func (b *bridged) do(i int, f func() error) error { return inNamespace(b.cellName(i), f) }
+func (b *bridged) do(i int, f func() error) error { return InNamespace(b.cellName(i), f) }
 
 func (b *bridged) dial(ctx context.Context, kind, address string) (connection net.Conn, err error) {
 	// A socket keeps the namespace it was made in; only its making needs the thread.
-	errDial := inNamespace(b.switchName(), func() error {
+	errDial := InNamespace(b.switchName(), func() error {
 		connection, err = new(net.Dialer).DialContext(ctx, kind, address)
 		return err
 	})
 	return connection, errDial
+}
+
+func (b *bridged) operator() netip.Addr { return b.host(switchHost) }
+
+func (b *bridged) listen(address string) (listener net.Listener, err error) {
+	errListen := InNamespace(b.switchName(), func() error {
+		listener, err = net.Listen("tcp", address)
+		return err
+	})
+	return listener, errListen
 }
 
 func (b *bridged) close() error {
@@ -286,8 +304,9 @@ func (n *namespace) configure(link netlink.Link, prefix netip.Prefix) error {
 	return n.LinkSetUp(local)
 }
 
-// inNamespace runs f on a thread of its own inside a namespace; the thread ends with it.
-func inNamespace(name string, f func() error) error {
+// InNamespace runs f on a thread of its own inside a network namespace; the thread ends with it. A socket stays
+// where it was made.
+func InNamespace(name string, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()

@@ -80,7 +80,8 @@ func Stop(directory string) error {
 				problems = append(problems, m.killAll())
 			}
 		}
-		problems = append(problems, m.killAll())
+		legacy := legacyGroups(m.find())
+		problems = append(problems, m.killAll(), unmountBelow(cell.Directory), removeGroups(legacy))
 	}
 	for _, name := range r.Namespaces {
 		if within(name, directory) {

@@ -17,9 +17,13 @@ import (
 
 func discard() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// certificate is a new one of its own for loopback.
-func certificate(t testing.TB) tls.Certificate {
+// certificate is a new one of its own for loopback and for the address of a listener.
+func certificate(t testing.TB, address net.Addr) tls.Certificate {
 	t.Helper()
+	addresses := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	if tcp, ok := address.(*net.TCPAddr); ok {
+		addresses = append(addresses, tcp.IP)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +31,7 @@ func certificate(t testing.TB) tls.Certificate {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test registry"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		DNSNames: []string{"localhost"}, IPAddresses: addresses,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

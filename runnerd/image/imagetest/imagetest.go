@@ -8,9 +8,11 @@ package imagetest
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/pem"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -102,7 +104,8 @@ var shell = sync.OnceValues(func() ([]byte, string) {
 
 // Busybox is an image with a shell, /etc/passwd with users root and app (1000), and a set-user-id file.
 // On a host without a static busybox it holds a program built from Go, /bin/true alone.
-func Busybox(t testing.TB, architecture string, config v1.Config) v1.Image {
+// Files are what it holds besides, in a layer of their own.
+func Busybox(t testing.TB, architecture string, config v1.Config, files ...File) v1.Image {
 	t.Helper()
 	text, name := shell()
 	content := map[string]string{
@@ -131,7 +134,24 @@ func Busybox(t testing.TB, architecture string, config v1.Config) v1.Image {
 		content["bin/true"] = string(buildTrue(t))
 		entries = append(entries, tar.Header{Name: "bin/true", Mode: 0o755})
 	}
-	return Image(t, architecture, config, TarWith(t, content, entries...))
+	layers := [][]byte{TarWith(t, content, entries...)}
+	if len(files) > 0 {
+		layers = append(layers, layerOf(t, files))
+	}
+	return Image(t, architecture, config, layers...)
+}
+
+// File is a file of an image, which everybody may read.
+type File struct{ Name, Content string }
+
+func layerOf(t testing.TB, files []File) []byte {
+	content := map[string]string{}
+	var entries []tar.Header
+	for _, f := range files {
+		content[f.Name] = f.Content
+		entries = append(entries, tar.Header{Name: f.Name})
+	}
+	return TarWith(t, content, entries...)
 }
 
 // HasShell reports whether Busybox has a shell.
@@ -170,10 +190,25 @@ type Registry struct {
 // NewRegistry starts one with TLS; it ends with the test.
 func NewRegistry(t testing.TB) *Registry { return start(t, true) }
 
+// NewRegistryOn is NewRegistry on a listener, which it closes, for a name or an address that clients use; dial
+// connects to it, for Push.
+func NewRegistryOn(t testing.TB, listener net.Listener, dial Dial) *Registry {
+	t.Helper()
+	return startOn(t, true, listener, dial)
+}
+
+// Dial is a function such as net.Dialer.DialContext.
+type Dial func(ctx context.Context, kind, address string) (net.Conn, error)
+
 // NewPlainRegistry starts one that speaks plain HTTP.
 func NewPlainRegistry(t testing.TB) *Registry { return start(t, false) }
 
 func start(t testing.TB, secure bool) *Registry {
+	t.Helper()
+	return startOn(t, secure, nil, nil)
+}
+
+func startOn(t testing.TB, secure bool, listener net.Listener, dial Dial) *Registry {
 	t.Helper()
 	r := &Registry{}
 	plain := registry.New(registry.Logger(discard()))
@@ -188,15 +223,22 @@ func start(t testing.TB, secure bool) *Registry {
 		}
 		plain.ServeHTTP(w, q)
 	})
+	r.server = httptest.NewUnstartedServer(handler)
+	r.server.Config.ErrorLog = discard()
+	if listener != nil {
+		r.server.Listener.Close()
+		r.server.Listener = listener
+	}
 	if secure {
-		r.server = httptest.NewUnstartedServer(handler)
-		r.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t)}}
+		r.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t, r.server.Listener.Addr())}}
 		r.server.StartTLS()
 		r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.server.TLS.Certificates[0].Certificate[0]})
 	} else {
-		r.server = httptest.NewServer(handler)
+		r.server.Start()
 	}
-	r.server.Config.ErrorLog = discard()
+	if transport, ok := r.server.Client().Transport.(*http.Transport); ok && dial != nil {
+		transport.DialContext = dial
+	}
 	r.Host = r.server.Listener.Addr().String()
 	r.Name = strings.Replace(r.Host, "127.0.0.1", "localhost", 1)
 	t.Cleanup(r.server.Close)

@@ -1,0 +1,253 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"colloid.net/e2e/cluster"
+	"colloid.net/ipc/uds"
+	"colloid.net/runnerd/image/imagetest"
+)
+
+// web is the workload of the tests with containers, webPort where it listens inside.
+const (
+	web     = "spread.web"
+	webPort = 8080
+)
+
+// containerPatience is longer than patience: pulling, unpacking and starting take their time on a busy machine.
+const containerPatience = 2 * time.Minute
+
+// containers is a cluster whose cells may pull from a registry of the test.
+type containers struct {
+	*fixture
+	registry *imagetest.Registry
+}
+
+// startContainers starts three cells and a registry at the operator's place. extra gives lines of policy per
+// cell, nil for none.
+func startContainers(t *testing.T, extra func(cell int) string) *containers {
+	t.Helper()
+	needRoot(t, "containers are started by root alone")
+	if testing.Short() {
+		t.Skip("starts real cells: not with -short")
+	}
+	if !imagetest.HasShell() {
+		t.Skip("needs a static busybox for the images: Debian package busybox-static")
+	}
+	c := &containers{}
+	c.fixture = startWith(t, cluster.Options{Policy: func(cl *cluster.Cluster, cell int) (string, error) {
+		if c.registry == nil {
+			listener, err := cl.Listen()
+			if err != nil {
+				return "", err
+			}
+			c.registry = imagetest.NewRegistryOn(t, listener, cl.Dial)
+			if err := os.WriteFile(c.authority(cl), c.registry.CA, 0o644); err != nil {
+				return "", err
+			}
+		}
+		text := fmt.Sprintf("registry %s {\n    private\n    ca %s\n}\n", c.registry.Host, c.authority(cl))
+		if extra != nil {
+			text += extra(cell)
+		}
+		return text, nil
+	}})
+	return c
+}
+
+func (*containers) authority(cl *cluster.Cluster) string {
+	return filepath.Join(cl.Directory, "registry.pem")
+}
+
+// push stores a version of the web server under a tag. It answers with its version, and with what runs it; change
+// changes its configuration.
+func (c *containers) push(tag, version string, change func(*v1.Config)) v1.Hash {
+	c.t.Helper()
+	config := v1.Config{Cmd: []string{"httpd", "-f", "-p", fmt.Sprint(webPort), "-h", "/www"}, WorkingDir: "/www"}
+	if change != nil {
+		change(&config)
+	}
+	return c.registry.Push(c.t, tag, imagetest.Busybox(c.t, runtime.GOARCH, config, page(version)))
+}
+
+// page is a layer with what the web server answers.
+func page(version string) imagetest.File {
+	return imagetest.File{Name: "www/index.html", Content: version + "\n"}
+}
+
+// webFile is the workload web from an image with a number of replicas and more lines.
+func (c *containers) webFile(reference string, replicas int, lines ...string) string {
+	c.t.Helper()
+	text := fmt.Sprintf("spread web {\n\timage %s\n\treplicas %d\n\tport %d\n\thealth exec wget -q -O /dev/null "+
+		"http://127.0.0.1:%d/ interval=500ms timeout=5s\n\t%s\n}\n", reference, replicas, webPort, webPort,
+		strings.Join(lines, "\n\t"))
+	return c.file(text)
+}
+
+func (c *containers) file(text string) string {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), "web.colloid")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	return path
+}
+
+// in gives the reference of an image of the registry.
+func (c *containers) in(repository string) string { return c.registry.Host + "/" + repository }
+
+func (c *containers) waitLong(what string, check func(context.Context) error) {
+	c.t.Helper()
+	if err := cluster.WaitFor(c.t.Context(), containerPatience, what, check); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// workload finds a workload in the status of a cell.
+func workload(status *uds.Status, key string) (uds.WorkloadStatus, error) {
+	for _, w := range status.Workloads {
+		if w.Key == key {
+			return w, nil
+		}
+	}
+	return uds.WorkloadStatus{}, fmt.Errorf("no workload %s", key)
+}
+
+// copyOf is an instance of web as its own cell sees it.
+type copyOf struct {
+	cell     *cluster.Cell
+	instance uds.InstanceInfo
+}
+
+// copies gives the instances of a workload, each from the cell that runs it, which alone knows the process.
+func (c *containers) copiesOf(ctx context.Context, key string) (all []copyOf, err error) {
+	for _, cell := range c.Running() {
+		status, err := cell.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		w, err := workload(status, key)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range w.Instances {
+			if i.Cell == status.Cell.ID {
+				all = append(all, copyOf{cell, i})
+			}
+		}
+	}
+	return all, nil
+}
+
+// get asks the web server of a copy. Containers have no network of the cell's yet: the request is made from
+// inside, by a thread that enters the network namespace of the copy's process.
+func (i copyOf) get(ctx context.Context) (string, error) {
+	path := fmt.Sprintf("/proc/%d/ns/net", i.instance.PID)
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, DialContext: func(ctx context.Context, kind, address string) (conn net.Conn, err error) {
+			errIn := cluster.InNamespace(path, func() error {
+				conn, err = new(net.Dialer).DialContext(ctx, kind, address)
+				return err
+			})
+			return conn, errIn
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", webPort), nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %s", response.Status)
+	}
+	return strings.TrimSpace(string(body)), err
+}
+
+// serve waits until exactly so many copies of web are ready and answer with a version.
+func (c *containers) serve(replicas int, version string) []copyOf {
+	c.t.Helper()
+	var all []copyOf
+	c.waitLong(fmt.Sprintf("%d copies to answer %q", replicas, version), func(ctx context.Context) (err error) {
+		if all, err = c.copiesOf(ctx, web); err != nil {
+			return err
+		}
+		if len(all) != replicas {
+			return fmt.Errorf("%d copies: %s", len(all), describe(all))
+		}
+		for _, i := range all {
+			if i.instance.State != "ready" {
+				return fmt.Errorf("%s", describe(all))
+			}
+			if answer, err := i.get(ctx); err != nil || answer != version {
+				return fmt.Errorf("%s answers %q, %v", i.cell.Name, answer, err)
+			}
+		}
+		return nil
+	})
+	return all
+}
+
+func describe(all []copyOf) string {
+	var words []string
+	for _, i := range all {
+		words = append(words, fmt.Sprintf("%s %s (%s)", i.cell.Name, i.instance.State, i.instance.Reason))
+	}
+	return strings.Join(words, ", ")
+}
+
+// pids are the processes of copies, as "CELL PID", sorted.
+func pids(all []copyOf) (list []string) {
+	for _, i := range all {
+		list = append(list, fmt.Sprintf("%s %d", i.cell.Name, i.instance.PID))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// images lists the images of a cell.
+func (c *containers) images(cell *cluster.Cell) []map[string]any {
+	c.t.Helper()
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(c.run(cell, 0, "image", "ls", "-o", "json")), &list); err != nil {
+		c.t.Fatal(err)
+	}
+	return list
+}
+
+// Three copies of a web server come from a registry and answer, each on a cell of its own. All daemons of a cell die
+// by SIGKILL while they do; the copies keep their processes and go on answering (F76, F134). A machine that is
+// drained hands its copy over before it stops (D7).
+func TestF134_ContainersServeAndOutliveTheDaemons(t *testing.T) {
+	c := startContainers(t, nil)
+	c.push("web:1", "one", nil)
+	c.run(c.Cells[0], 0, "apply", "-f", c.webFile(c.in("web:1"), 3))
+	all := c.serve(3, "one")
+	before := pids(all)
+	t.Log(c.run(c.Cells[1], 0, "status"))
+	for _, program := range []string{"runnerd", "meshd", "colloid"} {
+		for _, cell := range c.Cells {
+			endProgram(t, cell, program, 9)
+		}
+		c.wait("the cells to be active", func(ctx context.Context) error { return active(ctx, c.Cells) })
+		same(t, "copies after the death of "+program, before, pids(c.serve(3, "one")))
+	}
+}
