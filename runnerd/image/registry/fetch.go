@@ -90,8 +90,8 @@ func (f *fetcher) run(ctx context.Context) (Outcome, error) {
 
 // open prepares access to the repository: it asks the registry how it wants to be authenticated with.
 func (f *fetcher) open(ctx context.Context) (name.Tag, error) {
-	text, _, _ := strings.Cut(strings.TrimPrefix(f.job.Reference, "oci://"), "@")
-	reference, err := name.NewTag(text, name.WeakValidation)
+	text := strings.TrimPrefix(f.job.Reference, "oci://")
+	reference, err := parseTag(text)
 	if err != nil {
 		return reference, refuse("%.200q is no reference of an image: %v", text, err)
 	}
