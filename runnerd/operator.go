@@ -93,11 +93,6 @@ func (o *operators) connection(socket net.Conn) {
 		return
 	}
 	defer conn.Close()
-	who, err := o.admit(conn)
-	if err != nil {
-		_ = conn.Send(operator.Reply{Error: err.Error()}, nil)
-		return
-	}
 	var request operator.Request
 	_ = socket.SetReadDeadline(time.Now().Add(operatorPatience))
 	file, err := conn.Receive(&request)
@@ -106,6 +101,12 @@ func (o *operators) connection(socket net.Conn) {
 	}
 	if file != nil {
 		defer file.Close()
+	}
+	// The request is read first: what is unread when a socket closes takes the answer with it.
+	who, err := o.admit(conn)
+	if err != nil {
+		_ = conn.Send(operator.Reply{Error: err.Error()}, nil)
+		return
 	}
 	_ = socket.SetReadDeadline(time.Time{})
 	ctx, cancel := context.WithCancel(context.Background())
