@@ -116,7 +116,7 @@ func besideHost(rootfs, place string, create func() error) error {
 		if err == nil {
 			err = unix.Mkdir(filepath.Join(place, "rootfs"), 0o711)
 		}
-		if err == nil {
+		if err == nil && rootfs != "" {
 			err = unix.Mount(rootfs, filepath.Join(place, "rootfs"), "", unix.MS_BIND, "")
 		}
 		if err != nil {
@@ -174,16 +174,32 @@ func runExternal(c *Config, timeout time.Duration) (int, error) {
 		arguments = append(arguments, "--env", variable)
 	}
 	command := external(ctx, c.Runtime, c.Directory, append(append(arguments, c.Name), c.Arguments...)...)
-	err := command.Run()
+	var said bytes.Buffer
+	command.Stderr = &head{&said}
+	place, err := placeForRoot()
+	if err == nil { // the runtime works in the directory of the root, which need not be the root here
+		err = besideHost("", place, command.Run)
+	}
 	if ctx.Err() != nil {
 		return UnknownCode, fmt.Errorf("took longer than %v", timeout)
 	}
 	var ended *exec.ExitError
 	if errors.As(err, &ended) && ended.ExitCode() >= 0 {
+		if text := said.Bytes(); bytes.Contains(text, []byte("exec failed")) {
+			return UnknownCode, fmt.Errorf("%s exec: %s", c.Runtime, lastLine(text))
+		}
 		return ended.ExitCode(), nil
 	}
 	if err != nil {
 		return UnknownCode, err
 	}
 	return 0, nil
+}
+
+// head keeps the first 4 KiB of what is written to it.
+type head struct{ to *bytes.Buffer }
+
+func (t *head) Write(text []byte) (int, error) {
+	t.to.Write(text[:min(len(text), max(0, 4096-t.to.Len()))])
+	return len(text), nil
 }
