@@ -55,7 +55,7 @@ func Open(options Options) (*Supervisor, error) {
 	s := &Supervisor{
 		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
 		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
-		instances: map[InstanceID]*instance{}, backends: newBackends(&options),
+		instances: map[InstanceID]*instance{},
 	}
 	for _, name := range []string{"", instancesDirName, trashDirName} {
 		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {
@@ -74,6 +74,7 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
+	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
 	s.adoptAll()
@@ -117,6 +118,7 @@ func (s *Supervisor) loop() {
 			call()
 		case <-tick.C:
 			s.checkPolicy()
+			s.lookForKills()
 		case <-s.quit:
 			s.end()
 			return
@@ -192,11 +194,28 @@ func (s *Supervisor) enter(i *instance, next phase, reason string) {
 func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
-	s.removeDirectory(i.directory)
+	s.dispose(i.id, i.directory)
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),
 	})
+}
+
+// dispose removes what there is of an instance that does not exist any more. Where something could not be
+// undone on the host, the directory stays, and the next runnerd tries again.
+func (s *Supervisor) dispose(id InstanceID, directory string) {
+	if directory == "" {
+		return
+	}
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(id, directory); err != nil {
+				s.options.Log.Printf("cannot clean up behind %s: %v", id, err)
+				return
+			}
+		}
+	}
+	s.removeDirectory(directory)
 }
 
 // announceGone queues a GONE. Beyond the bound a whole listing says the same: what is not named in it

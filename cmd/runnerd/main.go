@@ -85,12 +85,9 @@ func run() error {
 
 // groups prepares control groups where the host allows it. Without them runnerd works, and says so.
 func groups(logger *log.Logger) *cgroup.Manager {
-	root, own, err := cgroup.Mount()
+	manager, err := cgroup.Detect(os.Getpid())
 	if err == nil {
-		var manager *cgroup.Manager
-		if manager, err = cgroup.Open(root, own, os.Getpid()); err == nil {
-			return manager
-		}
+		return manager
 	}
 	logger.Printf("no control groups: %v", err)
 	return nil

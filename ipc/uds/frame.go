@@ -21,6 +21,9 @@ const (
 	CodePeers   Code = 0x0B // r  -> PeerList (JSON)
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
 	CodeDoor    Code = 0x0F // w  u8: 0 unlock, 1 lock -> DoorReply (JSON)
+
+	CodeDrain       Code = 0x20 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
+	CodeEnvironment Code = 0x21 // w  EnvironmentRequest -> digest, 32 bytes (F83)
 )
 
 // ReplyStatus is the first byte of a reply frame.
