@@ -3,18 +3,22 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"colloid.net/internal/version"
+	"colloid.net/ipc/supply"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -31,8 +35,21 @@ func main() {
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		if permanent(err) {
+			os.Exit(supply.ExitMisconfigured)
+		}
 		os.Exit(1)
 	}
+}
+
+// permanent reports whether something lies in the state directory that only a person can move away.
+func permanent(err error) bool {
+	for _, cause := range [...]error{unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EEXIST, unix.ENXIO, unix.EACCES, unix.EROFS} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return false
 }
 
 func run() error {
@@ -50,6 +67,7 @@ func run() error {
 		return fmt.Errorf("runnerd: exactly one of --supply-fd and --listen-fd is needed, and no arguments")
 	}
 	shim.IsolateDescriptors()
+	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
 		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
@@ -80,6 +98,14 @@ func run() error {
 		return err
 	case <-signals:
 		return nil
+	}
+}
+
+// useShim takes the small program for shims that is installed beside this one. Without it runnerd is its own.
+func useShim() {
+	self, err := os.Executable()
+	if err == nil {
+		_ = shim.UseProgram(filepath.Join(filepath.Dir(self), "runnerd-shim"))
 	}
 }
 

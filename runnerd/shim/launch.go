@@ -54,7 +54,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
-	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true})
+	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -88,12 +88,33 @@ func readReady(from *os.File) (procfs.Process, error) {
 	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
 }
 
+// program is what is started as shim and stage: this binary, unless UseProgram said otherwise.
+var program = "/proc/self/exe"
+
+// UseProgram makes shims and stages of this process run the small binary at path (runnerd-shim). It is opened
+// once, so that an upgrade that replaces the file changes nothing for a runnerd that is running, and the
+// descriptor is kept for good. Call it before the first Launch.
+func UseProgram(path string) error {
+	low, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(low)
+	// Above the numbers that a child's own descriptors take before it executes this one.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 100)
+	if err != nil {
+		return fmt.Errorf("keep %s open: %w", path, err)
+	}
+	program = fmt.Sprintf("/proc/self/fd/%d", fd)
+	return nil
+}
+
 // forkSelf starts this binary again with files as descriptors 0, 1, 2, ...
 // The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
-func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr) (int, error) {
-	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
+func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr, variables ...string) (int, error) {
+	return syscall.ForkExec(program, []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
-		Env:   lean,
+		Env:   append(variables, lean...),
 		Files: files,
 		Sys:   attributes,
 	})
