@@ -191,11 +191,11 @@ func (c *containers) serve(replicas int, version string) []copyOf {
 			return err
 		}
 		if len(all) != replicas {
-			return fmt.Errorf("%d copies: %s", len(all), describe(all))
+			return fmt.Errorf("%d copies: %s", len(all), describeCopies(all))
 		}
 		for _, i := range all {
 			if i.instance.State != "ready" {
-				return fmt.Errorf("%s", describe(all))
+				return fmt.Errorf("%s", describeCopies(all))
 			}
 			if answer, err := i.get(ctx); err != nil || answer != version {
 				return fmt.Errorf("%s answers %q, %v", i.cell.Name, answer, err)
@@ -206,7 +206,7 @@ func (c *containers) serve(replicas int, version string) []copyOf {
 	return all
 }
 
-func describe(all []copyOf) string {
+func describeCopies(all []copyOf) string {
 	var words []string
 	for _, i := range all {
 		words = append(words, fmt.Sprintf("%s %s (%s)", i.cell.Name, i.instance.State, i.instance.Reason))

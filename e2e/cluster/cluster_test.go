@@ -151,7 +151,7 @@ func TestBridgedCellsReachEachOtherUntilCut(t *testing.T) {
 	t.Cleanup(func() { b.close() })
 	address := net.JoinHostPort(b.address(1).String(), "8080")
 	var listener net.Listener
-	if err := inNamespace(b.cellName(1), func() (err error) {
+	if err := InNamespace(b.cellName(1), func() (err error) {
 		listener, err = net.Listen("tcp", address)
 		return err
 	}); err != nil {
