@@ -37,9 +37,9 @@ type containers struct {
 	registry *imagetest.Registry
 }
 
-// startContainers starts three cells and a registry at the operator's place. extra gives lines of policy per
+// startContainers starts three cells and a registry at the operator's place. more gives further lines of policy per
 // cell, nil for none.
-func startContainers(t *testing.T, extra func(cell int) string) *containers {
+func startContainers(t *testing.T, more func(registry string, cell int) string) *containers {
 	t.Helper()
 	needRoot(t, "containers are started by root alone")
 	if testing.Short() {
@@ -60,13 +60,18 @@ func startContainers(t *testing.T, extra func(cell int) string) *containers {
 				return "", err
 			}
 		}
-		text := fmt.Sprintf("registry %s {\n    private\n    ca %s\n}\n", c.registry.Host, c.authority(cl))
-		if extra != nil {
-			text += extra(cell)
+		text := c.basicPolicy(cl)
+		if more != nil {
+			text += more(c.registry.Host, cell)
 		}
 		return text, nil
 	}})
 	return c
+}
+
+// basicPolicy trusts the registry as an operator would: by its certificate, and at an address that is not public.
+func (c *containers) basicPolicy(cl *cluster.Cluster) string {
+	return fmt.Sprintf("registry %s {\n    private\n    ca %s\n}\n", c.registry.Host, c.authority(cl))
 }
 
 func (*containers) authority(cl *cluster.Cluster) string {
@@ -118,7 +123,7 @@ func (c *containers) waitLong(what string, check func(context.Context) error) {
 }
 
 // workload finds a workload in the status of a cell.
-func workload(status *uds.Status, key string) (uds.WorkloadStatus, error) {
+func workloadOf(status *uds.Status, key string) (uds.WorkloadStatus, error) {
 	for _, w := range status.Workloads {
 		if w.Key == key {
 			return w, nil
@@ -140,7 +145,7 @@ func (c *containers) copiesOf(ctx context.Context, key string) (all []copyOf, er
 		if err != nil {
 			return nil, err
 		}
-		w, err := workload(status, key)
+		w, err := workloadOf(status, key)
 		if err != nil {
 			return nil, err
 		}
@@ -231,23 +236,4 @@ func (c *containers) images(cell *cluster.Cell) []map[string]any {
 		c.t.Fatal(err)
 	}
 	return list
-}
-
-// Three copies of a web server come from a registry and answer, each on a cell of its own. All daemons of a cell die
-// by SIGKILL while they do; the copies keep their processes and go on answering (F76, F134). A machine that is
-// drained hands its copy over before it stops (D7).
-func TestF134_ContainersServeAndOutliveTheDaemons(t *testing.T) {
-	c := startContainers(t, nil)
-	c.push("web:1", "one", nil)
-	c.run(c.Cells[0], 0, "apply", "-f", c.webFile(c.in("web:1"), 3))
-	all := c.serve(3, "one")
-	before := pids(all)
-	t.Log(c.run(c.Cells[1], 0, "status"))
-	for _, program := range []string{"runnerd", "meshd", "colloid"} {
-		for _, cell := range c.Cells {
-			endProgram(t, cell, program, 9)
-		}
-		c.wait("the cells to be active", func(ctx context.Context) error { return active(ctx, c.Cells) })
-		same(t, "copies after the death of "+program, before, pids(c.serve(3, "one")))
-	}
 }

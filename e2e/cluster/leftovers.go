@@ -21,7 +21,7 @@ func Leftovers(directory string) []string {
 	if _, err := os.Lstat(directory); err == nil {
 		left = append(left, directory)
 	}
-	for _, mount := range mountsBelow(directory) {
+	for _, mount := range MountsBelow(directory) {
 		left = append(left, "mount "+mount)
 	}
 	for _, group := range controlGroups(directory) {
@@ -30,8 +30,8 @@ func Leftovers(directory string) []string {
 	return left
 }
 
-// mountsBelow lists where something is mounted inside a directory, in the order of mounting.
-func mountsBelow(directory string) (found []string) {
+// MountsBelow lists where something is mounted inside a directory, in the order of mounting.
+func MountsBelow(directory string) (found []string) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil
@@ -47,7 +47,7 @@ func mountsBelow(directory string) (found []string) {
 // unmountBelow takes away what the processes of a cell mounted, as the end of a machine does.
 func unmountBelow(directory string) error {
 	var problems []error
-	for _, path := range slices.Backward(mountsBelow(directory)) {
+	for _, path := range slices.Backward(MountsBelow(directory)) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			problems = append(problems, fmt.Errorf("unmount %s: %w", path, err))
 		}

@@ -202,12 +202,13 @@ func describeInstance(i uds.InstanceInfo) string {
 	if i.Address != "" {
 		where += " " + i.Address
 	}
-	for n, port := range i.Ports {
-		separator := ":"
-		if n > 0 {
-			separator = ","
+	separator := ":"
+	for _, port := range i.Ports {
+		if port == 0 {
+			continue // of a container, and not published
 		}
 		where += fmt.Sprintf("%s%d", separator, port)
+		separator = ","
 	}
 	var notes []string
 	switch {
