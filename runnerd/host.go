@@ -115,7 +115,7 @@ func (s *Supervisor) degradations() []string {
 	if !canSwitchUser() {
 		list = append(list, fmt.Sprintf("runnerd runs without root: every process runs as uid %d", os.Geteuid()))
 	}
-	return list
+	return append(list, s.alarms...)
 }
 
 func diskMiB(directory string) uint32 {

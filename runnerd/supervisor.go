@@ -38,6 +38,7 @@ type Supervisor struct {
 	instances   map[InstanceID]*instance
 	denials     []InstanceID // denied instances in the order they were denied
 	gone        []*message.Instance
+	alarms      []string // what a person has to know of this run
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
@@ -77,6 +78,7 @@ func Open(options Options) (*Supervisor, error) {
 	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
+	s.reclaimOrphans()
 	s.adoptAll()
 	go s.loop()
 	return s, nil
@@ -87,7 +89,7 @@ const lockPatience = 5 * time.Second
 
 func lockDirectory(directory string) (*os.File, error) {
 	path := filepath.Join(directory, "lock")
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("runnerd: lock state directory: %w", err)
 	}
@@ -118,6 +120,7 @@ func (s *Supervisor) loop() {
 			call()
 		case <-tick.C:
 			s.checkPolicy()
+			s.keepRecords()
 			s.lookForKills()
 		case <-s.quit:
 			s.end()

@@ -30,6 +30,7 @@ var layers = [][]string{
 	{"runnerd/policy"},
 	{"runnerd/shim", "runnerd/image"},
 	{"runnerd"},
+	{"runnerd/guest"},
 	{"internal/launcher"},
 	{"internal/cli"},
 	{"cmd", "examples", "internal/testreport", "internal/invariants", "internal/house"},

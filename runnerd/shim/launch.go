@@ -55,7 +55,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
-	pid, err := fork(program(), ArgumentShim, files, &syscall.SysProcAttr{Setsid: true})
+	pid, err := fork(program(), ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -117,10 +117,11 @@ func program() string {
 }
 
 // fork starts a program of this package with files as descriptors 0, 1, 2, ...
-func fork(path, argument string, files []uintptr, attributes *syscall.SysProcAttr) (int, error) {
+func fork(path, argument string, files []uintptr, attributes *syscall.SysProcAttr,
+	variables ...string) (int, error) {
 	return syscall.ForkExec(path, []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
-		Env:   lean,
+		Env:   append(variables, lean...),
 		Files: files,
 		Sys:   attributes,
 	})

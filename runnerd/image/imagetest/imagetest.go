@@ -8,6 +8,7 @@ package imagetest
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/tls"
 	"debug/elf"
 	"encoding/pem"
 	"io"
@@ -166,6 +167,7 @@ func buildTrue(t testing.TB) []byte {
 // Registry is a registry on loopback.
 type Registry struct {
 	Host   string // 127.0.0.1:PORT
+	Name   string // localhost:PORT, the same
 	CA     []byte // PEM of the certificate to trust
 	server *httptest.Server
 	mutex  sync.Mutex
@@ -195,14 +197,16 @@ func start(t testing.TB, secure bool) *Registry {
 		plain.ServeHTTP(w, q)
 	})
 	if secure {
-		r.server = httptest.NewTLSServer(handler)
-		certificate := r.server.Certificate()
-		r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
+		r.server = httptest.NewUnstartedServer(handler)
+		r.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t)}}
+		r.server.StartTLS()
+		r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.server.TLS.Certificates[0].Certificate[0]})
 	} else {
 		r.server = httptest.NewServer(handler)
 	}
 	r.server.Config.ErrorLog = discard()
 	r.Host = r.server.Listener.Addr().String()
+	r.Name = strings.Replace(r.Host, "127.0.0.1", "localhost", 1)
 	t.Cleanup(r.server.Close)
 	return r
 }
