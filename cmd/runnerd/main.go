@@ -9,6 +9,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"colloid.net/internal/version"
@@ -66,6 +67,7 @@ func run() error {
 		return fmt.Errorf("runnerd: exactly one of --supply-fd and --listen-fd is needed, and no arguments")
 	}
 	shim.IsolateDescriptors()
+	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
 		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
@@ -96,6 +98,14 @@ func run() error {
 		return err
 	case <-signals:
 		return nil
+	}
+}
+
+// useShim takes the small program for shims that is installed beside this one. Without it runnerd is its own.
+func useShim() {
+	self, err := os.Executable()
+	if err == nil {
+		_ = shim.UseProgram(filepath.Join(filepath.Dir(self), "runnerd-shim"))
 	}
 }
 

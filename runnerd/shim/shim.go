@@ -253,10 +253,10 @@ func forkStage(c *Config, standard [3]uintptr, binary uintptr, host *sandbox.Hos
 	var pid int
 	var err error
 	if host == nil {
-		pid, err = fork(self, ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
+		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
 	} else {
 		files = append(files, host.Descriptors()...)
-		pid, err = host.Fork(func() (int, error) { return fork(self, ArgumentStage, files, host.Attributes()) })
+		pid, err = host.Fork(func() (int, error) { return forkSelf(ArgumentStage, files, host.Attributes()) })
 	}
 	config[0].Close()
 	word[0].Close()
