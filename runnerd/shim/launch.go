@@ -91,6 +91,9 @@ func readReady(from *os.File) (procfs.Process, error) {
 // program is what is started as shim and stage: this binary, unless UseProgram said otherwise.
 var program = "/proc/self/exe"
 
+// programDescriptor is the lowest number of the kept descriptor. What a workload inherits has lower ones.
+const programDescriptor = 500
+
 // UseProgram makes shims and stages of this process run the small binary at path (runnerd-shim). It is opened
 // once, so that an upgrade that replaces the file changes nothing for a runnerd that is running, and the
 // descriptor is kept for good. Call it before the first Launch.
@@ -100,8 +103,8 @@ func UseProgram(path string) error {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	defer unix.Close(low)
-	// Above the numbers that a child's own descriptors take before it executes this one.
-	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 100)
+	// Far above the numbers that a child's own descriptors take before it executes this one.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, programDescriptor)
 	if err != nil {
 		return fmt.Errorf("keep %s open: %w", path, err)
 	}
