@@ -143,7 +143,7 @@ func TestF75_BadUpdateRollsBackByItself(t *testing.T) {
 		f.wait("the hold on "+cell.Name, func(ctx context.Context) error {
 			result, err := cell.Run(ctx, "status")
 			if err == nil && (result.Exit != 3 || !strings.Contains(result.Output, "held") ||
-				!strings.Contains(result.Output, "exit code 7")) {
+				!strings.Contains(result.Output, "code 7")) {
 				err = fmt.Errorf("exit %d: %s", result.Exit, result.Output)
 			}
 			return err
