@@ -57,6 +57,11 @@ bench-cluster: build ## 128 cells beside memberlist, failover, idle cost; ARGS="
 e2e: build ## the end-to-end tests alone, the long parts too
 	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 30m ./e2e/...
 
+.PHONY: vm
+vm: ## the suites that need Linux 6.1 and control groups v2, in QEMU; says so where that cannot run
+	@$(GO) build -o bin/ ./e2e/vm
+	@bin/vm || { code=$$?; test $$code = 77; }
+
 .PHONY: demo-ten
 demo-ten: build ## the demo ten times in a row, as it is run by this user
 	@$(GO) build -o bin/ ./e2e/demo

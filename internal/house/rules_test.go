@@ -28,6 +28,7 @@ var layers = [][]string{
 	{"runnerd/record", "runnerd/policy", "runnerd/health"},
 	{"runnerd/shim"},
 	{"runnerd"},
+	{"runnerd/guest"},
 	{"internal/launcher"},
 	{"internal/cli"},
 	{"cmd", "examples", "internal/testreport", "internal/invariants", "internal/house"},
