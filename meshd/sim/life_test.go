@@ -112,9 +112,9 @@ func TestF75_UpdateInAPartition(t *testing.T) {
 	}
 }
 
-// The rollback needs no leader and no particular cell: it happens in bad weather, when the cell that noticed dies at
+// F84: the way back to the last good digest needs no leader and no particular cell: it happens in bad weather, when the cell that noticed dies at
 // once, and when several notice. The operator's key stays what was written and is in no conflict.
-func TestRollbackNeedsNobody(t *testing.T) {
+func TestF84_RollbackNeedsNobody(t *testing.T) {
 	for _, seed := range seeds(5) {
 		w := form(t, Options{Seed: seed, Cells: 5})
 		w.AddChecker(checkSamePlan())
