@@ -87,6 +87,10 @@ type instance struct {
 	restarts uint32
 	reason   string
 
+	ownAddress netip.Addr // in a network of its own; invalid = the cell's
+	oomKills   uint32     // of ended runs
+	oomNow     uint32     // of this run
+
 	delay time.Duration // last back-off, 0 = none
 	next  time.Duration // boot time of the next launch while waiting
 
@@ -125,6 +129,10 @@ func (i *instance) save() error {
 	r.SetInt("next", int64(i.next))
 	r.SetInt("ready", int64(i.ready))
 	r.Set("denied", i.denied)
+	if i.ownAddress.IsValid() {
+		r.Set("own_address", i.ownAddress.String())
+	}
+	r.SetUint("oom_kills", uint64(i.oomKills))
 	return record.Save(i.path(fileState), r)
 }
 
@@ -140,7 +148,9 @@ func loadInstance(directory string, id InstanceID) (i *instance, boot bool, err 
 		exitCode: int(r.Int("exit")), reason: r.Get("reason"), restarts: uint32(r.Uint("restarts")),
 		delay: time.Duration(r.Int("delay")), next: time.Duration(r.Int("next")),
 		ready: readiness(r.Int("ready")), denied: r.Get("denied"),
+		oomKills: uint32(r.Uint("oom_kills")),
 	}
+	i.ownAddress, _ = netip.ParseAddr(r.Get("own_address"))
 	i.address, _ = netip.ParseAddr(r.Get("address"))
 	i.spec, err = workload.Decode(i.specBytes)
 	if err == nil && i.spec.InstanceDigest() != id.Digest {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/shim"
@@ -40,7 +42,7 @@ func (s *Supervisor) beginLaunch(i *instance, reason string) {
 }
 
 func (s *Supervisor) launchNow(i *instance) {
-	permit, err := s.policy.Check(i.spec)
+	permit, err := s.check(i.spec)
 	if err != nil {
 		s.stop(i, 0, "", err.Error())
 		return
@@ -71,6 +73,15 @@ func (s *Supervisor) launchNow(i *instance) {
 	i.launchOver = over
 	go func() {
 		defer close(over)
+		if f, slow := job.backend.(fetcher); slow {
+			err := f.fetch(ctx, job, func(text string) {
+				s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
+			})
+			if err != nil {
+				s.report(id, epoch, func(i *instance) { s.launched(i, job, shim.Started{}, err) })
+				return
+			}
+		}
 		select {
 		case s.launch <- struct{}{}:
 		case <-ctx.Done():
@@ -81,7 +92,7 @@ func (s *Supervisor) launchNow(i *instance) {
 			return
 		}
 		started, err := job.run(ctx)
-		s.report(id, epoch, func(i *instance) { s.launched(i, started, err) })
+		s.report(id, epoch, func(i *instance) { s.launched(i, job, started, err) })
 	}()
 }
 
@@ -126,6 +137,9 @@ type launchJob struct {
 	group   string
 	limits  cgroup.Limits
 	files   []workload.File // of its environment
+	secrets []string        // its variables, which no file may hold
+	image   image.Config    // of a container, after fetch
+	address netip.Addr      // of its own, after prepare; invalid = the cell's
 	config  shim.Config     // completed by the backend
 }
 
@@ -140,7 +154,7 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 		files = i.supplied.Files
 	}
 	return &launchJob{
-		files: files, backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
+		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
 		groups: s.options.Groups, group: i.group,
 		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
 	}, nil
@@ -181,7 +195,7 @@ func (j *launchJob) abandon(launched procfs.Process) {
 }
 
 // launched takes the result of a launch.
-func (s *Supervisor) launched(i *instance, started shim.Started, err error) {
+func (s *Supervisor) launched(i *instance, job *launchJob, started shim.Started, err error) {
 	if err != nil {
 		var refused denial
 		if errors.As(err, &refused) {
@@ -193,7 +207,7 @@ func (s *Supervisor) launched(i *instance, started shim.Started, err error) {
 		s.ended(i, shim.UnknownCode, "cannot start: "+err.Error(), 0)
 		return
 	}
-	i.process, i.shim = started.Workload, started.Shim
+	i.process, i.shim, i.ownAddress = started.Workload, started.Shim, job.address
 	s.running(i)
 }
 

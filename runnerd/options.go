@@ -15,9 +15,15 @@ type Options struct {
 	PolicyFile string          // absent = nothing may run
 	Owners     trust.Users     // who may own the policy and the binaries; nil = trust.Own()
 	Groups     *cgroup.Manager // nil = no control groups
-	Software   string          // for Hello
-	Log        *log.Logger     // for people; nil = standard error
-	Timing     Timing          // zero = the constants below
+	// Credentials is the file with users and passwords of registries; absent = none.
+	Credentials string
+	// Network gives containers a network; nil = they have nothing but lo.
+	Network Network
+	// Images replaces the image store of Directory, for tests.
+	Images   Images
+	Software string      // for Hello
+	Log      *log.Logger // for people; nil = standard error
+	Timing   Timing      // zero = the constants below
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.

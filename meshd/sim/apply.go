@@ -7,6 +7,7 @@ import (
 
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
+	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
@@ -75,6 +76,9 @@ func (w *World) Apply(f Fault) {
 		n.host.exit(int(w.random.Uint32() >> 1))
 	case Spoof:
 		w.spoof(n, f.For)
+	case Upgrade:
+		w.change(n, NextVersions)
+		w.After(f.For, func() { w.change(n, wire.Spoken) })
 	}
 }
 

@@ -29,6 +29,7 @@ const (
 	Full      Verb = "full"      // full 1 for 60s: its disk has no room
 	Runnerd   Verb = "runnerd"   // runnerd 1 for 30s: the helper is not there
 	Exit      Verb = "exit"      // exit 1: one instance on it ends by itself
+	Upgrade   Verb = "upgrade"   // upgrade 1 for 5m: it runs the next version of meshd, then this one again
 	Join      Verb = "join"      // join: one more machine is installed and joins
 	Leave     Verb = "leave"     // leave 1 for 60s: it leaves, and joins again 60 s later
 	Forget    Verb = "forget"    // forget 1>2: an operator at 1 declares 2 gone
@@ -64,7 +65,7 @@ var verbForms = map[Verb]verbForm{
 	Backup: {node: true}, Restore: {node: true, end: true}, Clone: {node: true, other: true, end: true},
 	Pause: {node: true, end: true}, Starve: {node: true, end: true}, Jump: {node: true, end: true},
 	Full: {node: true, end: true}, Runnerd: {node: true, end: true}, Exit: {node: true},
-	Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
+	Upgrade: {node: true, end: true}, Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
 	Write: {node: true, key: true, value: true}, Delete: {node: true, key: true},
 	Resolve: {node: true, key: true, value: true},
 	Drain:   {node: true, other: true}, Uncordon: {node: true, other: true},

@@ -54,6 +54,7 @@ type World struct {
 	lost       []func(n *Node, since time.Duration)
 	synced     []func(n *Node, record *wire.Record)
 	stepChecks []*Checker
+	sendChecks []*Checker
 }
 
 // New makes a world of machines that are switched off; see Node.Boot and Form.
@@ -75,7 +76,7 @@ func New(options Options) *World {
 func (w *World) AddNode() *Node {
 	index := len(w.nodes)
 	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(index >> 16), byte(index >> 8), byte(index)}), wire.Port)
-	n := &Node{world: w, Index: index, Address: address, offset: time.Duration(1 + w.random.Int64N(int64(time.Hour)))}
+	n := &Node{world: w, Index: index, Address: address, offset: time.Duration(1 + w.random.Int64N(int64(time.Hour))), versions: wire.Spoken}
 	n.disk = newDisk(w, n)
 	n.host = newHost(n)
 	w.nodes = append(w.nodes, n)

@@ -85,7 +85,7 @@ func (h *host) run(name, script string, change func(*workload.Spec)) runnerd.Ins
 }
 
 // group is the directory of the instance's control group.
-func (h *host) group(id runnerd.InstanceID) string {
+func (h *host) group(id runnerd.InstanceID) cgroup.Group {
 	h.t.Helper()
 	prefix := fmt.Sprintf("%016x-%d-", id.KeyHash, id.Slot)
 	for deadline := time.Now().Add(runnerdtest.Patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -96,13 +96,13 @@ func (h *host) group(id runnerd.InstanceID) string {
 		}
 	}
 	h.t.Fatalf("%v has no control group", id)
-	return ""
+	return nil
 }
 
 // figure reads one number of a control file: the whole file, or the line that begins with a field.
 func (h *host) figure(id runnerd.InstanceID, file, field string) int64 {
 	h.t.Helper()
-	text, err := os.ReadFile(filepath.Join(h.group(id), file))
+	text, err := os.ReadFile(filepath.Join(h.group(id)[0], file))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -188,22 +188,18 @@ func TestF141_FrozenGroupStandsStill(t *testing.T) {
 	h := newHost(t)
 	busy := h.run("frozen", "while true; do :; done", nil)
 	h.Await(busy, ready)
-	freeze := filepath.Join(h.group(busy), "cgroup.freeze")
-	set := func(value string) {
-		if err := os.WriteFile(freeze, []byte(value), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("1")
-	for h.figure(busy, "cgroup.events", "frozen") != 1 {
-		time.Sleep(10 * time.Millisecond)
+	group := h.group(busy)
+	if err := group.Freeze(); err != nil {
+		t.Fatal(err)
 	}
 	used := h.figure(busy, "cpu.stat", "usage_usec")
 	time.Sleep(time.Second)
 	if more := h.figure(busy, "cpu.stat", "usage_usec") - used; more > 0 {
 		t.Errorf("used %d microseconds while frozen", more)
 	}
-	set("0")
+	if err := group.Thaw(); err != nil {
+		t.Fatal(err)
+	}
 	time.Sleep(time.Second)
 	if more := h.figure(busy, "cpu.stat", "usage_usec") - used; more == 0 {
 		t.Error("did not go on")
@@ -219,15 +215,15 @@ func TestF141_NothingIsLeftOfAGroup(t *testing.T) {
 	})
 	h.Await(id, ready)
 	group := h.group(id)
-	for n := 0; len(cgroup.Members(group)) < 7 && n < 100; n++ {
+	for n := 0; len(group.Members()) < 7 && n < 100; n++ {
 		time.Sleep(50 * time.Millisecond)
 	}
-	if members := cgroup.Members(group); len(members) < 7 {
+	if members := group.Members(); len(members) < 7 {
 		t.Fatalf("only %d processes started", len(members))
 	}
 	h.Stop(id, 0)
 	h.AwaitGone(id)
-	if _, err := os.Stat(group); !os.IsNotExist(err) {
-		t.Errorf("the group is still there: %v, processes %v", err, cgroup.Members(group))
+	if _, err := os.Stat(group[0]); !os.IsNotExist(err) {
+		t.Errorf("the group is still there: %v, processes %v", err, group.Members())
 	}
 }

@@ -17,10 +17,19 @@ type Permit struct {
 	User    User
 	// Health is the listed binary of an exec health check, nil without one.
 	Health *Process
+	// Image is the reference of an allowed container, "" for a process.
+	Image string
+	// Containers is what the policy says of containers, where Image is set.
+	Containers Containers
 }
 
 // String says what is allowed, for the audit log.
-func (p Permit) String() string { return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name) }
+func (p Permit) String() string {
+	if p.Image != "" {
+		return "container " + p.Image
+	}
+	return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name)
+}
 
 // Check compares a decoded specification with the policy. It reads no file: the digest of the binary
 // is compared at each start (Process.Accepts). The error is one sentence for the operator.
@@ -28,8 +37,10 @@ func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
 	switch spec.Runtime {
 	case workload.RuntimeProcess:
 		return p.checkProcess(spec)
+	case workload.RuntimeOCI:
+		return p.checkContainer(spec)
 	}
-	return Permit{}, errors.New("this runnerd runs host processes only, not images or modules")
+	return Permit{}, errors.New("this runnerd runs host processes and images, not modules")
 }
 
 // Variables checks the variables that come beside the specification (F83). Errors never show a value.
