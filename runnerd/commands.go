@@ -73,7 +73,7 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 	}
 	s.instances[id] = i
 	s.audit.write(from.peer, from.sequence, "start "+id.String()+" "+quoteKey(i.key),
-		fmt.Sprintf("allowed: %s as %s", permit.Process.Path, permit.User.Name))
+		"allowed: "+permit.String())
 	s.beginLaunch(i, "")
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"colloid.net/ipc/message"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/workload"
 )
 
 // Supervisor runs the instances of one directory. Its methods may be called from any goroutine.
@@ -24,6 +25,8 @@ type Supervisor struct {
 	stopped chan struct{}
 	once    sync.Once
 	launch  chan struct{} // one token per launch under way
+	// backends never changes: goroutines of launches read it.
+	backends map[workload.Runtime]backend
 
 	// All below belongs to the loop's goroutine.
 	policy      *policy.Policy
@@ -50,7 +53,7 @@ func Open(options Options) (*Supervisor, error) {
 	s := &Supervisor{
 		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
 		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
-		instances: map[InstanceID]*instance{},
+		instances: map[InstanceID]*instance{}, backends: newBackends(&options),
 	}
 	for _, name := range []string{"", instancesDirName, trashDirName} {
 		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {

@@ -40,10 +40,14 @@ type run struct {
 	shim      procfs.Process
 	groups    *cgroup.Manager
 	group     string
+	release   func(directory string) // undoes what the backend made on the host
 }
 
 func (s *Supervisor) runOf(i *instance) run {
-	return run{directory: i.directory, process: i.process, shim: i.shim, groups: s.options.Groups, group: i.group}
+	return run{
+		directory: i.directory, process: i.process, shim: i.shim, groups: s.options.Groups, group: i.group,
+		release: s.release,
+	}
 }
 
 func (s *Supervisor) watch(ctx context.Context, i *instance) {
@@ -129,6 +133,7 @@ func (r *run) clean() {
 	if r.groups != nil && r.group != "" {
 		_ = r.groups.Remove(r.group)
 	}
+	r.release(r.directory)
 }
 
 // killGroup ends all processes of a control group.
@@ -181,7 +186,9 @@ func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool
 		if err != nil {
 			return // checkPolicy stops the instance
 		}
-		check.Execute = s.runProbe(i, permit)
+		if check.Execute, err = s.runProbe(i, permit); err != nil {
+			return
+		}
 	}
 	go check.Run(ctx)
 }

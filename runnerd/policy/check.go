@@ -19,12 +19,20 @@ type Permit struct {
 	Health *Process
 }
 
+// String says what is allowed, for the audit log.
+func (p Permit) String() string { return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name) }
+
 // Check compares a decoded specification with the policy. It reads no file: the digest of the binary
 // is compared at each start (Process.Accepts). The error is one sentence for the operator.
 func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
-	if spec.Runtime != workload.RuntimeProcess {
-		return Permit{}, errors.New("this runnerd runs host processes only, not images or modules")
+	switch spec.Runtime {
+	case workload.RuntimeProcess:
+		return p.checkProcess(spec)
 	}
+	return Permit{}, errors.New("this runnerd runs host processes only, not images or modules")
+}
+
+func (p *Policy) checkProcess(spec *workload.Spec) (Permit, error) {
 	process := p.process(spec.Image)
 	if process == nil {
 		return Permit{}, fmt.Errorf("the host's policy does not list process %s", syntax.Quote(spec.Image))
