@@ -6,6 +6,7 @@ import (
 
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
 )
 
 // Config is what a shim is told. It travels as a record through a pipe: arguments and variables of a
@@ -22,6 +23,11 @@ type Config struct {
 	Arguments   []string // argv, the path included
 	Environment []string
 	LogRate     int
+	// Sandbox is the world that the workload runs in, nil for a process of the host.
+	Sandbox *sandbox.Config
+	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
+	// first argument up inside.
+	binary bool
 }
 
 func (c *Config) record() record.Record {
@@ -38,6 +44,10 @@ func (c *Config) record() record.Record {
 	r["argument"] = c.Arguments
 	r["variable"] = c.Environment
 	r.SetInt("log_rate", int64(c.LogRate))
+	r.Set("binary", strconv.FormatBool(c.binary))
+	if c.Sandbox != nil {
+		r.Set("sandbox", string(c.Sandbox.Record().Encode()))
+	}
 	return r
 }
 
@@ -56,6 +66,16 @@ func parseConfig(r record.Record) (*Config, error) {
 		Arguments:   r["argument"],
 		Environment: r["variable"],
 		LogRate:     int(r.Int("log_rate")),
+		binary:      r.Get("binary") == "true",
+	}
+	if text := r.Get("sandbox"); text != "" {
+		inner, err := record.Parse([]byte(text))
+		if err != nil {
+			return nil, err
+		}
+		if c.Sandbox, err = sandbox.ParseRecord(inner); err != nil {
+			return nil, err
+		}
 	}
 	if c.Directory == "" || !c.Watch && len(c.Arguments) == 0 {
 		return nil, errConfig

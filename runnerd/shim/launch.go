@@ -14,6 +14,7 @@ import (
 
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/sandbox"
 )
 
 // launchTimeout bounds how long a shim may take to say that the workload runs.
@@ -43,6 +44,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	defer readyRead.Close()
+	c.binary = binary != nil
 	if binary == nil {
 		binary = configRead // any descriptor: the places are fixed
 	}
@@ -53,7 +55,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
-	pid, err := forkSelf(ArgumentShim, files)
+	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true})
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -87,14 +89,14 @@ func readReady(from *os.File) (procfs.Process, error) {
 	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
 }
 
-// forkSelf starts this binary again in a session of its own, with files as descriptors 0, 1, 2, ...
+// forkSelf starts this binary again with files as descriptors 0, 1, 2, ...
 // The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
-func forkSelf(argument string, files []uintptr) (int, error) {
+func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr) (int, error) {
 	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   lean,
 		Files: files,
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		Sys:   attributes,
 	})
 }
 
@@ -119,7 +121,11 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 		return UnknownCode, err
 	}
 	defer null.Close()
-	stage, err := forkStage(c, [3]uintptr{null.Fd(), null.Fd(), null.Fd()}, binary.Fd())
+	if c.Sandbox != nil {
+		return runInside(c, null, timeout)
+	}
+	c.binary = true
+	stage, err := forkStage(c, [3]uintptr{null.Fd(), null.Fd(), null.Fd()}, binary.Fd(), nil)
 	if err != nil {
 		return UnknownCode, err
 	}
@@ -146,4 +152,15 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 	}
 	code, _ := exitCode(status)
 	return code, nil
+}
+
+// runInside is Run in a sandbox: its init starts the process.
+func runInside(c *Config, null *os.File, timeout time.Duration) (int, error) {
+	exec := sandbox.Exec{Arguments: c.Arguments, Environment: c.Environment}
+	process, err := exec.Start(c.Directory, [3]*os.File{null, null, null})
+	if err != nil {
+		return UnknownCode, err
+	}
+	defer process.Close()
+	return process.Wait(timeout)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
 )
 
 const (
@@ -55,6 +57,7 @@ type shim struct {
 	reader   *os.File
 	drained  chan struct{}
 	workload procfs.Process
+	status   *os.File // how the workload ended, from the init of its sandbox; nil without one
 }
 
 func (s *shim) path(name string) string { return filepath.Join(s.config.Directory, name) }
@@ -118,7 +121,11 @@ func (s *shim) openPipe() error {
 	if err := unix.Mkfifo(path, 0o600); err != nil && err != unix.EEXIST {
 		return err
 	}
-	if s.config.Identity { // so that the workload may open /dev/stdout again
+	if world := s.config.Sandbox; world != nil { // its init gives the pipe to the workload's user
+		if err := os.Lchown(path, int(world.UIDBase), int(world.GIDBase)); err != nil {
+			return err
+		}
+	} else if s.config.Identity { // so that the workload may open /dev/stdout again
 		if err := os.Lchown(path, int(s.config.UID), int(s.config.GID)); err != nil {
 			return err
 		}
@@ -206,13 +213,21 @@ func (s *shim) startStage() (*stageProcess, error) {
 	}
 	defer null.Close()
 	pipe := s.keep.Fd()
-	stage, err := forkStage(s.config, [3]uintptr{null.Fd(), pipe, pipe}, descriptorBinary)
+	var host *sandbox.Host
+	if s.config.Sandbox != nil {
+		if host, s.status, err = sandbox.OpenHost(s.config.Sandbox, s.config.Directory); err != nil {
+			return nil, err
+		}
+		defer host.Close()
+	}
+	stage, err := forkStage(s.config, [3]uintptr{null.Fd(), pipe, pipe}, descriptorBinary, host)
 	unix.Close(descriptorBinary)
 	return stage, err
 }
 
-// forkStage starts a stage with the three standard files and the binary to become.
-func forkStage(c *Config, standard [3]uintptr, binary uintptr) (*stageProcess, error) {
+// forkStage starts a stage with the three standard files and the binary to become, in the namespaces of a
+// sandbox if there is one.
+func forkStage(c *Config, standard [3]uintptr, binary uintptr, host *sandbox.Host) (*stageProcess, error) {
 	var pipes [3][2]*os.File
 	closeEnds := func(end int) {
 		for _, pipe := range pipes {
@@ -232,7 +247,14 @@ func forkStage(c *Config, standard [3]uintptr, binary uintptr) (*stageProcess, e
 	}
 	config, word, failures := pipes[0], pipes[1], pipes[2]
 	files := append(standard[:], config[0].Fd(), binary, word[0].Fd(), failures[1].Fd())
-	pid, err := forkSelf(ArgumentStage, files)
+	var pid int
+	var err error
+	if host == nil {
+		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
+	} else {
+		files = append(files, host.Descriptors()...)
+		pid, err = host.Fork(func() (int, error) { return forkSelf(ArgumentStage, files, host.Attributes()) })
+	}
 	config[0].Close()
 	word[0].Close()
 	failures[1].Close()
@@ -276,10 +298,23 @@ func (s *shim) wait() {
 			s.recordExit(UnknownCode, "its exit code could not be read")
 			return
 		case pid == s.workload.PID:
-			s.recordExit(exitCode(status))
+			s.recordExit(exitCode(s.inner(status)))
 			return
 		}
 	}
+}
+
+// inner is how the workload ended where an init stood in front of it; the init was killed with the rest
+// where it did not say.
+func (s *shim) inner(outer unix.WaitStatus) unix.WaitStatus {
+	if s.status == nil {
+		return outer
+	}
+	text, _ := io.ReadAll(io.LimitReader(s.status, 16)) // the other end is closed: the init has ended
+	if inner, err := strconv.Atoi(string(text)); err == nil {
+		return unix.WaitStatus(inner)
+	}
+	return outer
 }
 
 func exitCode(status unix.WaitStatus) (int, string) {

@@ -1,0 +1,3 @@
+package shim
+
+func tryMain(words []string) int { return 0 }
