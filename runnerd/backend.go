@@ -26,6 +26,7 @@ type backend interface {
 func newBackends(options *Options) map[workload.Runtime]backend {
 	return map[workload.Runtime]backend{
 		workload.RuntimeProcess: &processBackend{owners: options.Owners},
+		workload.RuntimeWasm:    &wasmBackend{owners: options.Owners, directory: options.Directory, worker: options.Worker},
 	}
 }
 

@@ -47,6 +47,7 @@ type host struct {
 	digest    string
 	groups    *cgroup.Manager
 	timing    runnerd.Timing
+	worker    string
 }
 
 func newHost(t *testing.T) *host {
@@ -84,7 +85,7 @@ func (h *host) replacePolicy(text string) {
 func (h *host) open() *runnerd.Supervisor {
 	h.t.Helper()
 	s, err := runnerd.Open(runnerd.Options{
-		Directory: h.directory, PolicyFile: h.policy, Groups: h.groups, Timing: h.timing,
+		Directory: h.directory, PolicyFile: h.policy, Groups: h.groups, Timing: h.timing, Worker: h.worker,
 		Log: log.New(testWriter{h.t}, "", 0),
 	})
 	if err != nil {

@@ -1,5 +1,6 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
-// docs/runnerd.md. "runnerd shim" and "runnerd stage" are internal.
+// docs/runnerd.md. "runnerd shim", "runnerd stage" and "runnerd wasm-worker" are
+// internal.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 )
 
 func main() {
@@ -23,6 +25,8 @@ func main() {
 			os.Exit(shim.Main())
 		case shim.ArgumentStage:
 			os.Exit(shim.StageMain())
+		case wasm.Argument:
+			os.Exit(wasm.Main(shim.ExtraFirst))
 		}
 	}
 	if err := run(); err != nil {

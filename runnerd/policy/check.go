@@ -17,10 +17,17 @@ type Permit struct {
 	User    User
 	// Health is the listed binary of an exec health check, nil without one.
 	Health *Process
+	// Module is the address of the allowed module; Process is nil then.
+	Module string
 }
 
 // String says what is allowed, for the audit log.
-func (p Permit) String() string { return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name) }
+func (p Permit) String() string {
+	if p.Module != "" {
+		return "module " + p.Module
+	}
+	return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name)
+}
 
 // Check compares a decoded specification with the policy. It reads no file: the digest of the binary
 // is compared at each start (Process.Accepts). The error is one sentence for the operator.
@@ -28,8 +35,10 @@ func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
 	switch spec.Runtime {
 	case workload.RuntimeProcess:
 		return p.checkProcess(spec)
+	case workload.RuntimeWasm:
+		return p.checkWasm(spec)
 	}
-	return Permit{}, errors.New("this runnerd runs host processes only, not images or modules")
+	return Permit{}, errors.New("this runnerd runs host processes and modules only, not images")
 }
 
 func (p *Policy) checkProcess(spec *workload.Spec) (Permit, error) {

@@ -52,6 +52,8 @@ func (p *parser) statement(s *syntax.Statement) {
 	}
 	p.seen[s.Name] = true
 	switch s.Name {
+	case "wasm":
+		p.wasm(s)
 	case "instances":
 		p.policy.Instances = int(p.number(s, "a number", 0, InstancesMax, units{}))
 	case "cpu":
@@ -71,7 +73,7 @@ func (p *parser) statement(s *syntax.Statement) {
 			}
 		}
 	default:
-		p.complain(s.Position, "unknown statement %s, expected process, instances, cpu, memory, log_rate, "+
+		p.complain(s.Position, "unknown statement %s, expected process, wasm, instances, cpu, memory, log_rate, "+
 			"port_min or meshd_user", s.Name)
 	}
 }

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"errors"
+	"os"
 	"strconv"
 
 	"colloid.net/runnerd/procfs"
@@ -25,6 +26,10 @@ type Config struct {
 	LogRate     int
 	// Sandbox is the world that the workload runs in, nil for a process of the host.
 	Sandbox *sandbox.Config
+	// Extra are files that the workload inherits as descriptors ExtraFirst, ExtraFirst+1, ...; the caller
+	// closes its own copies after Launch.
+	Extra []*os.File
+	extra int // their number
 	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
 	// first argument up inside.
 	binary bool
@@ -45,6 +50,7 @@ func (c *Config) record() record.Record {
 	r["variable"] = c.Environment
 	r.SetInt("log_rate", int64(c.LogRate))
 	r.Set("binary", strconv.FormatBool(c.binary))
+	r.SetInt("extra", int64(c.extra))
 	if c.Sandbox != nil {
 		r.Set("sandbox", string(c.Sandbox.Record().Encode()))
 	}
@@ -67,6 +73,7 @@ func parseConfig(r record.Record) (*Config, error) {
 		Environment: r["variable"],
 		LogRate:     int(r.Int("log_rate")),
 		binary:      r.Get("binary") == "true",
+		extra:       int(r.Int("extra")),
 	}
 	if text := r.Get("sandbox"); text != "" {
 		inner, err := record.Parse([]byte(text))
@@ -76,6 +83,9 @@ func parseConfig(r record.Record) (*Config, error) {
 		if c.Sandbox, err = sandbox.ParseRecord(inner); err != nil {
 			return nil, err
 		}
+	}
+	if c.extra < 0 || c.extra > extraMax {
+		return nil, errConfig
 	}
 	if c.Directory == "" || !c.Watch && len(c.Arguments) == 0 {
 		return nil, errConfig
