@@ -16,6 +16,7 @@ import (
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/runnerdtest"
 	"colloid.net/runnerd/shim"
 	"colloid.net/workload"
@@ -110,7 +111,14 @@ func (h *host) killAll() {
 		found := false
 		directories, _ := filepath.Glob(filepath.Join(h.directory, "instances", "*"))
 		for _, directory := range directories {
-			found = found || shim.Locked(directory)
+			if !shim.Locked(directory) {
+				continue
+			}
+			found = true
+			if r, err := record.Load(filepath.Join(directory, shim.FileRun)); err == nil && h.worker != "" {
+				p := procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")}
+				_ = p.Signal(unix.SIGKILL)
+			}
 		}
 		for _, p := range h.processes() {
 			found = true
