@@ -21,6 +21,8 @@ const (
 	CodePeers   Code = 0x0B // r  -> PeerList (JSON)
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
 	CodeDoor    Code = 0x0F // w  u8: 0 unlock, 1 lock -> DoorReply (JSON)
+
+	CodeWasmInvoke Code = 0x20 // w  package invoke, AppendCall -> AppendOutcome
 )
 
 // ReplyStatus is the first byte of a reply frame.
@@ -38,11 +40,13 @@ const (
 // Error numbers in ERROR replies. They follow errno where one fits.
 const (
 	ErrorPermission  uint16 = 1   // EPERM: the caller may not
+	ErrorNotFound    uint16 = 2   // ENOENT: with a sentence that says where else
 	ErrorIO          uint16 = 5   // EIO
 	ErrorBusy        uint16 = 16  // EBUSY: syncing, try again (F56)
 	ErrorExists      uint16 = 17  // EEXIST
 	ErrorInvalid     uint16 = 22  // EINVAL: the request is malformed or not allowed as it is
 	ErrorNoSpace     uint16 = 28  // ENOSPC
+	ErrorDeadline    uint16 = 62  // ETIME: a function did not return before its deadline (F144)
 	ErrorTimeout     uint16 = 110 // ETIMEDOUT
 	ErrorUnreachable uint16 = 113 // EHOSTUNREACH
 )

@@ -318,7 +318,7 @@ func (c *Cell) metrics() []uds.Metric {
 	gauge := func(name, help string, value float64) uds.Metric {
 		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "gauge", Value: value}
 	}
-	return []uds.Metric{
+	list := []uds.Metric{
 		counter("datagrams_received_total", "datagrams read from the socket", n.received),
 		counter("datagrams_sent_total", "datagrams given to the socket", n.sent),
 		counter("datagram_bytes_sent_total", "bytes given to the socket", n.sentBytes),
@@ -339,6 +339,10 @@ func (c *Cell) metrics() []uds.Metric {
 		gauge("conflicts", "operator keys in CONFLICT", float64(len(c.views.conflicts))),
 		gauge("instances", "instances on this cell", float64(len(c.runner.actual))),
 	}
+	if c.config.Metrics != nil {
+		list = append(list, c.config.Metrics()...)
+	}
+	return list
 }
 
 // explainReply tells why a workload runs where it runs (SPEC-REVIEW Part 1 section 5.2, D2).

@@ -28,7 +28,8 @@ type views struct {
 	byHash    map[uint64]*workloadView
 	endpoints map[endpointID]*state.CellEndpoint
 	denials   map[endpointID]*state.CellDenial
-	conflicts map[string]struct{} // operator keys in CONFLICT
+	conflicts map[string]struct{}            // operator keys in CONFLICT
+	values    map[string]map[string]struct{} // keys with a value in the space of a workload, see kv.go
 	doorShut  bool
 	planDirty bool // membership or specifications changed
 	planDue   clock.Instant
@@ -74,6 +75,7 @@ func (v *views) init() {
 		endpoints: make(map[endpointID]*state.CellEndpoint),
 		denials:   make(map[endpointID]*state.CellDenial),
 		conflicts: make(map[string]struct{}),
+		values:    make(map[string]map[string]struct{}),
 		planDirty: true,
 		runDirty:  true,
 	}
@@ -89,7 +91,8 @@ func viewed(name []byte) bool {
 	case bytes.HasPrefix(name, []byte(state.PrefixEndpoint)), bytes.HasPrefix(name, []byte(state.PrefixDeny)):
 		return true
 	}
-	return state.CategoryOf(name) == state.Operator
+	category := state.CategoryOf(name)
+	return category == state.Operator || category == state.KV
 }
 
 // view brings the mirror of one key up to date.
@@ -109,6 +112,8 @@ func (c *Cell) view(name []byte) {
 		c.viewWorkload(key)
 	case key == state.DoorKey:
 		c.viewDoor(name)
+	case strings.HasPrefix(key, state.PrefixKV):
+		c.viewValue(key)
 	}
 	if state.CategoryOf(name) == state.Operator {
 		c.viewConflict(key)

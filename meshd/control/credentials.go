@@ -122,4 +122,6 @@ var levels = map[uds.Code]level{
 	uds.CodePeers:   levelRead,
 	uds.CodeExplain: levelRead,
 	uds.CodeDoor:    levelWrite,
+
+	uds.CodeWasmInvoke: levelWrite,
 }
