@@ -77,7 +77,7 @@ func (s *Supervisor) adoptUnsettled(i *instance) {
 			return
 		}
 		code, reason := r.settle()
-		s.report(id, epoch, func(i *instance) { s.ended(i, code, reason, 0) })
+		s.report(id, epoch, func(i *instance) { s.ended(i, code, i.countKills(r.oomKills, reason), 0) })
 	}()
 }
 

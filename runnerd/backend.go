@@ -22,12 +22,31 @@ type backend interface {
 	exec(job *launchJob, arguments []string) (*shim.Config, *os.File, error)
 }
 
+// forgetter is a backend that keeps something of an instance from run to run.
+type forgetter interface {
+	// forget lets go of it when the instance does not exist any more. It runs on the loop's goroutine.
+	forget(id InstanceID) error
+}
+
 // newBackends are the runtime classes that this runnerd can run at all; the policy says which it may.
-func newBackends(options *Options) map[workload.Runtime]backend {
+func newBackends(options *Options, images Images) map[workload.Runtime]backend {
 	return map[workload.Runtime]backend{
 		workload.RuntimeProcess: &processBackend{owners: options.Owners},
 		workload.RuntimeWasm:    &wasmBackend{owners: options.Owners, directory: options.Directory, worker: options.Worker},
+		workload.RuntimeOCI:     newOCIBackend(options, images),
 	}
+}
+
+// containerImages is where containers come from, nil where this runnerd can run none: their ids can only
+// be given by root.
+func (s *Supervisor) containerImages() Images {
+	if s.options.Images != nil {
+		return s.options.Images
+	}
+	if !canSwitchUser() || s.images == nil {
+		return nil
+	}
+	return s.images
 }
 
 // release undoes what a launch made on the host. The runtime class is not asked: a directory whose

@@ -24,6 +24,9 @@ func (b *processBackend) identity(j *launchJob) {
 func (b *processBackend) prepare(_ context.Context, j *launchJob) (*os.File, error) {
 	b.identity(j)
 	j.config.Arguments = append([]string{j.permit.Process.Path}, j.spec.Arguments...)
+	if err := writeFiles(j.config.Directory, j.files, j.config.Identity, j.config.UID, j.config.GID); err != nil {
+		return nil, err
+	}
 	return openBinary(b.owners, j.permit.Process, j.spec.ImageDigest)
 }
 

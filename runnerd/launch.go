@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/shim"
@@ -40,9 +42,13 @@ func (s *Supervisor) beginLaunch(i *instance, reason string) {
 }
 
 func (s *Supervisor) launchNow(i *instance) {
-	permit, err := s.policy.Check(i.spec)
+	permit, err := s.check(i.spec)
 	if err != nil {
 		s.stop(i, 0, "", err.Error())
+		return
+	}
+	if i.awaitsEnvironment() {
+		s.enter(i, phaseWaiting, "waits for its secrets and files") // supplyAgain goes on
 		return
 	}
 	groups := s.options.Groups
@@ -67,6 +73,15 @@ func (s *Supervisor) launchNow(i *instance) {
 	i.launchOver = over
 	go func() {
 		defer close(over)
+		if f, slow := job.backend.(fetcher); slow {
+			err := f.fetch(ctx, job, func(text string) {
+				s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
+			})
+			if err != nil {
+				s.report(id, epoch, func(i *instance) { s.launched(i, job, shim.Started{}, err) })
+				return
+			}
+		}
 		select {
 		case s.launch <- struct{}{}:
 		case <-ctx.Done():
@@ -77,7 +92,7 @@ func (s *Supervisor) launchNow(i *instance) {
 			return
 		}
 		started, err := job.run(ctx)
-		s.report(id, epoch, func(i *instance) { s.launched(i, started, err) })
+		s.report(id, epoch, func(i *instance) { s.launched(i, job, started, err) })
 	}()
 }
 
@@ -103,7 +118,10 @@ func environment(i *instance) []string {
 		}
 		list = append(list, "PORT_"+strconv.Itoa(n)+"="+value)
 	}
-	return append(list, i.spec.Environment...)
+	if i.supplied != nil && len(i.supplied.Files) > 0 && i.spec.Runtime == workload.RuntimeProcess {
+		list = append(list, variableFiles+"="+filepath.Join(i.directory, dirFiles))
+	}
+	return append(append(list, i.spec.Environment...), secretsOf(i.supplied)...)
 }
 
 // launchJob is one launch, or one further process in a running instance, on a goroutine of its own. It
@@ -118,7 +136,11 @@ type launchJob struct {
 	groups  *cgroup.Manager
 	group   string
 	limits  cgroup.Limits
-	config  shim.Config // completed by the backend
+	files   []workload.File // of its environment
+	secrets []string        // its variables, which no file may hold
+	image   image.Config    // of a container, after fetch
+	address netip.Addr      // of its own, after prepare; invalid = the cell's
+	config  shim.Config     // completed by the backend
 }
 
 // newJob makes the job of an instance with all that the runtimes have in common.
@@ -127,8 +149,12 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 	if chosen == nil {
 		return nil, fmt.Errorf("this runnerd cannot run the runtime class of %s", i.key)
 	}
+	var files []workload.File
+	if i.supplied != nil {
+		files = i.supplied.Files
+	}
 	return &launchJob{
-		backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
+		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
 		groups: s.options.Groups, group: i.group,
 		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
 	}, nil
@@ -180,7 +206,7 @@ func (j *launchJob) abandon(launched procfs.Process) {
 }
 
 // launched takes the result of a launch.
-func (s *Supervisor) launched(i *instance, started shim.Started, err error) {
+func (s *Supervisor) launched(i *instance, job *launchJob, started shim.Started, err error) {
 	if err != nil {
 		var refused denial
 		if errors.As(err, &refused) {
@@ -192,7 +218,7 @@ func (s *Supervisor) launched(i *instance, started shim.Started, err error) {
 		s.ended(i, shim.UnknownCode, "cannot start: "+err.Error(), 0)
 		return
 	}
-	i.process, i.shim = started.Workload, started.Shim
+	i.process, i.shim, i.ownAddress = started.Workload, started.Shim, job.address
 	s.running(i)
 }
 

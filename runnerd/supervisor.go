@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/ipc/message"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/workload"
@@ -20,6 +21,7 @@ type Supervisor struct {
 	options Options
 	lock    *os.File
 	audit   *audit
+	images  *image.Client // its methods may be called from any goroutine but the loop's
 	calls   chan func()
 	quit    chan struct{}
 	stopped chan struct{}
@@ -53,7 +55,7 @@ func Open(options Options) (*Supervisor, error) {
 	s := &Supervisor{
 		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
 		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
-		instances: map[InstanceID]*instance{}, backends: newBackends(&options),
+		instances: map[InstanceID]*instance{},
 	}
 	for _, name := range []string{"", instancesDirName, trashDirName} {
 		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {
@@ -67,6 +69,12 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
+	if err := s.openImages(); err != nil {
+		s.audit.close()
+		s.lock.Close()
+		return nil, err
+	}
+	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
 	s.adoptAll()
@@ -110,6 +118,7 @@ func (s *Supervisor) loop() {
 			call()
 		case <-tick.C:
 			s.checkPolicy()
+			s.lookForKills()
 		case <-s.quit:
 			s.end()
 			return
@@ -128,6 +137,7 @@ func (s *Supervisor) end() {
 	if s.retry != nil {
 		s.retry.Stop()
 	}
+	s.images.Close()
 	s.audit.close()
 	s.lock.Close()
 }
@@ -185,6 +195,13 @@ func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
 	s.removeDirectory(i.directory)
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(i.id); err != nil {
+				s.options.Log.Printf("cannot forget %s: %v", i.id, err)
+			}
+		}
+	}
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),

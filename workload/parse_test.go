@@ -56,14 +56,14 @@ wasm transformer {
 		{KindSpread, "nginx", &Spec{Runtime: RuntimeOCI, Replicas: 3, Image: "docker.io/nginx:latest",
 			Ports: []Port{{80, 8080, TCP}, {443, 8443, TCP}}, VIPs: []VIP{vip("10.0.0.100:80", 0, VIPModeBoth, 0,
 				TCP)},
-			CPUMillicores: 500, MemoryMiB: 256}, "f", 2},
+			CPUMillicores: 500, MemoryMiB: 256}, "f", 2, nil},
 		{KindStateful, "redis", &Spec{Runtime: RuntimeOCI, Stateful: true, Replicas: 1,
 			Image:             "docker.io/redis:7",
 			ReplicationFactor: 3, Ports: []Port{{6379, 6379, TCP}}, Volumes: []Volume{{"data", "/data"}},
-			CPUMillicores: 1000, MemoryMiB: 1024}, "f", 12},
+			CPUMillicores: 1000, MemoryMiB: 1024}, "f", 12, nil},
 		{KindWasm, "transformer", &Spec{Runtime: RuntimeWasm, Replicas: 5, Deterministic: true,
 			Image:        "https://wasm.example.com/transform.wasm",
-			Capabilities: CapabilityKVRead | CapabilityMetrics}, "f", 22},
+			Capabilities: CapabilityKVRead | CapabilityMetrics}, "f", 22, nil},
 	}
 	if !reflect.DeepEqual(blocks, want) {
 		t.Errorf("got  %+v\nwant %+v", blocks, want)
@@ -133,8 +133,10 @@ func TestF156_Keys(t *testing.T) {
 		{"image a; health default failures=1", func(s *Spec) { s.Health = Health{FailuresMax: 1} }},
 		{"image a; restart on-failure", func(s *Spec) { s.Restart = RestartOnFailure }},
 		{"image a; update rollback=true max_unavailable=2 min_ready=2m", func(s *Spec) {
-			s.Update = Update{2, 120,
-				true}
+			s.Update = Update{2, 120, true, 0}
+		}},
+		{"image a; update deadline=90s", func(s *Spec) {
+			s.Update = Update{DeadlineSeconds: 90}
 		}},
 		{"image a; constraint zone=a; constraint disk!=hdd", func(s *Spec) {
 			s.Constraints = []Constraint{{"zone", "a", false}, {"disk", "hdd", true}}

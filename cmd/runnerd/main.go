@@ -1,6 +1,6 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
-// docs/runnerd.md. "runnerd shim", "runnerd stage" and "runnerd wasm-worker" are
-// internal.
+// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd wasm-worker", "runnerd images" and "runnerd
+// fetch" are internal.
 package main
 
 import (
@@ -14,11 +14,15 @@ import (
 	"colloid.net/internal/version"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
 	"colloid.net/runnerd/wasm"
 )
 
 func main() {
+	if exit, is := image.Children(); is {
+		os.Exit(exit)
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case shim.ArgumentShim:
@@ -41,6 +45,9 @@ func run() error {
 	listen := flag.Int("listen-fd", -1, "descriptor of a listening unix `socket`, for systemd")
 	directory := flag.String("directory", "/var/lib/colloid/runnerd", "state `directory`")
 	policy := flag.String("policy", "/etc/colloid/runnerd.policy", "policy `file`")
+	credentials := flag.String("credentials", "/etc/colloid/registries.credentials",
+		"`file` with users and passwords of registries")
+	operators := flag.String("operator-socket", "", "`path` of the socket for colloid image")
 	meshd := flag.Int64("meshd-uid", -1, "`uid` of meshd; default: meshd_user of the policy, else the own uid")
 	flag.Parse()
 	if flag.NArg() > 0 || (*supply < 0) == (*listen < 0) {
@@ -50,11 +57,17 @@ func run() error {
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
 		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
+		Credentials: *credentials,
 	})
 	if err != nil {
 		return err
 	}
 	defer supervisor.Close()
+	if *operators != "" {
+		if err := supervisor.ServeOperators(*operators); err != nil {
+			logger.Print(err) // the cell works without it
+		}
+	}
 	ended := make(chan error, 1)
 	go func() {
 		if *supply >= 0 {
@@ -76,12 +89,9 @@ func run() error {
 
 // groups prepares control groups where the host allows it. Without them runnerd works, and says so.
 func groups(logger *log.Logger) *cgroup.Manager {
-	root, own, err := cgroup.Mount()
+	manager, err := cgroup.Detect(os.Getpid())
 	if err == nil {
-		var manager *cgroup.Manager
-		if manager, err = cgroup.Open(root, own, os.Getpid()); err == nil {
-			return manager
-		}
+		return manager
 	}
 	logger.Printf("no control groups: %v", err)
 	return nil

@@ -24,6 +24,7 @@ import (
 type fakeDaemon struct {
 	t        *testing.T
 	path     string
+	runnerd  *fakeRunnerd
 	mutex    sync.Mutex
 	keys     map[string][]uds.EntryValue
 	sequence uint64
@@ -60,6 +61,7 @@ func newFake(t *testing.T) *fakeDaemon {
 			go d.serve(connection)
 		}
 	}()
+	d.runnerd = newFakeRunnerd(t, filepath.Dir(d.path))
 	return d
 }
 
@@ -190,6 +192,9 @@ func (d *fakeDaemon) hold(texts ...string) string {
 		blocks, err := workload.Parse("test", []byte(text))
 		if err != nil {
 			d.t.Fatal(err)
+		}
+		if spec := blocks[0].Spec; spec.Runtime == workload.RuntimeOCI && spec.ImageDigest == [32]byte{} {
+			spec.ImageDigest = d.runnerd.digest(spec.Image) // as apply would have pinned it
 		}
 		encoded, err := workload.Encode(blocks[0].Spec)
 		if err != nil {

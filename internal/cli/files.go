@@ -42,7 +42,13 @@ type desired struct {
 // lists everything that is wrong (F156).
 func (a *app) load(flags fileFlags) ([]desired, error) {
 	all, err := a.loadKeys(flags, a.prepare)
-	if err == nil && len(all) == 0 {
+	if err == nil {
+		err = a.resolveImages(all)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
 		a.talk("%s: no workloads in it", strings.Join(flags.files, ", "))
 	}
 	for _, d := range all {
@@ -50,7 +56,7 @@ func (a *app) load(flags fileFlags) ([]desired, error) {
 			a.talk("%s", d.note)
 		}
 	}
-	return all, err
+	return all, nil
 }
 
 // named is the preparation of a block of which only the key counts.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"colloid.net/internal/launcher"
+	"colloid.net/ipc/operator"
 	"colloid.net/ipc/uds"
 	"colloid.net/workload"
 	"github.com/spf13/pflag"
@@ -168,14 +169,21 @@ func (a *app) addJoins(p *launcher.Program) error {
 	return nil
 }
 
-// runnerdCapabilities are what the process backend cannot do without. Making and filling control
-// groups needs none, since root owns those files, so SYS_ADMIN is not among them.
+// runnerdCapabilities are what runnerd and its children cannot do without. Making and filling control
+// groups needs none, since root owns those files. runnerd's child that keeps images gives up all but its
+// own share, its child that fetches them has none.
 var runnerdCapabilities = []uintptr{
 	unix.CAP_KILL,         // stop workloads that run as other users
 	unix.CAP_SETUID,       // start a workload as its user
 	unix.CAP_SETGID,       // and with that user's groups only
 	unix.CAP_CHOWN,        // give a workload its scratch directory
 	unix.CAP_DAC_OVERRIDE, // read and remove what workloads left there
+	unix.CAP_SYS_ADMIN,    // images: mount the root of a container, map its ids
+	unix.CAP_SYS_CHROOT,   // images: unpack a layer in a process that sees nothing else
+	unix.CAP_FOWNER,       // images: set modes and times of unpacked files
+	unix.CAP_FSETID,       // images: keep their set-user-id bits
+	unix.CAP_SETFCAP,      // images: keep their file capabilities
+	unix.CAP_MKNOD,        // images: whiteouts of overlays are device nodes 0/0
 }
 
 // helperPrograms are the helpers that are installed. One that is missing is a degradation, not an
@@ -190,7 +198,8 @@ func (a *app) helperPrograms(o launcher.Options) ([]launcher.Program, error) {
 		return nil, fail(ExitError, "%w", err)
 	}
 	p := launcher.Program{Name: "runnerd", Path: path,
-		Arguments:   []string{"--directory", launcher.ProgramDirectory(o.Directory, "runnerd")},
+		Arguments: []string{"--directory", launcher.ProgramDirectory(o.Directory, "runnerd"),
+			"--operator-socket", filepath.Join(o.RunDirectory, operator.SocketName)},
 		Confinement: launcher.Confinement{Bounded: a.Root, Capabilities: runnerdCapabilities}}
 	if a.run.policy != "" {
 		policy, err := filepath.Abs(a.run.policy)

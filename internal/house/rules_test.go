@@ -11,8 +11,8 @@ const module = "colloid.net/"
 // A path stands for itself and for everything below it; packages of one path may import each other.
 // The longest path that fits decides. A package that fits none fails the test: add it here.
 var layers = [][]string{
-	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/invoke"},
-	{"workload", "ipc/ring"},
+	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke"},
+	{"workload", "ipc/ring", "ipc/operator"},
 	{"meshd/clock"},
 	{"meshd/wire"},
 	{"meshd/state"},
@@ -25,8 +25,10 @@ var layers = [][]string{
 	{"meshd/reactor", "meshd/storage", "meshd/control"},
 	{"meshd"},
 	{"runnerd/trust", "runnerd/procfs", "runnerd/cgroup"},
-	{"runnerd/record", "runnerd/policy", "runnerd/health"},
-	{"runnerd/shim", "runnerd/wasm"},
+	{"runnerd/record", "runnerd/health"},
+	{"runnerd/sandbox"},
+	{"runnerd/policy"},
+	{"runnerd/shim", "runnerd/image", "runnerd/wasm"},
 	{"runnerd"},
 	{"internal/launcher"},
 	{"internal/cli"},

@@ -56,6 +56,7 @@ type CellInfo struct {
 	State          string   `json:"state"` // alive, suspect, dead, leaving, gone
 	Self           bool     `json:"self,omitempty"`
 	InPlacement    bool     `json:"in_placement"`
+	Drained        bool     `json:"drained,omitempty"` // an operator wants it empty
 	Reach          string   `json:"reach"`
 	RTTMicrosecond int64    `json:"rtt_us"`
 	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never
@@ -71,7 +72,9 @@ type CellInfo struct {
 	DiskPercent    *int     `json:"disk_percent,omitempty"`
 }
 
-// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid.
+// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid; held: its last
+// good version runs instead of what was applied; stalled: its update has failed and was stopped. Digest is of what
+// shall run now.
 type WorkloadStatus struct {
 	Key       string         `json:"key"`
 	Runtime   string         `json:"runtime"`
@@ -82,6 +85,8 @@ type WorkloadStatus struct {
 	Reason    string         `json:"reason,omitempty"`
 	Digest    string         `json:"digest"`
 	Instances []InstanceInfo `json:"instances"`
+	Wanted    string         `json:"wanted,omitempty"` // digest of what was applied, while it is held back
+	Good      bool           `json:"good,omitempty"`   // this version was ready everywhere
 }
 
 // InstanceInfo is one instance anywhere in the cluster, from the ep.* keys.
@@ -112,6 +117,8 @@ type EntryValue struct {
 	Value    []byte `json:"value"` // base64 in JSON
 	Text     string `json:"text,omitempty"`
 	Deleted  bool   `json:"deleted,omitempty"`
+	// Sealed names the secrets and files of a specification, never their values (F83).
+	Sealed []string `json:"sealed,omitempty"`
 }
 
 // ContextEntry is one pair of a key's causal context.

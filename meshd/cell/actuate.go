@@ -37,6 +37,9 @@ func (c *Cell) freshPlan() {
 
 // actuate recomputes the plan when its inputs changed and turns differences into actions.
 func (c *Cell) actuate() {
+	if c.rollout.due.Reached(c.now) {
+		c.views.runDirty = true
+	}
 	if c.runner.holds.Reached(c.now) {
 		c.runner.holds = clock.Never // the fresh plan finds the next one
 		c.planChanged()
@@ -53,6 +56,10 @@ func (c *Cell) actuate() {
 	c.views.runDirty = false
 	input := c.reconcileInput()
 	for _, action := range c.reconciler.Run(c.now, &input) {
+		if !c.fillEnvironment(&action) {
+			c.reconciler.Unsent(action) // it was here a moment ago: the next change looks again
+			continue
+		}
 		if c.config.Runner == nil || !c.config.Runner.Do(action) {
 			c.counters.actionsDelayed++
 			c.reconciler.Unsent(action)
@@ -61,6 +68,12 @@ func (c *Cell) actuate() {
 		c.counters.actions++
 		c.logAction(action)
 	}
+	for _, id := range c.reconciler.DrainingChanged() {
+		if actual, here := c.runner.actual[id]; here {
+			c.publishEndpoint(actual.Key)
+		}
+	}
+	c.watchRollouts()
 }
 
 func (c *Cell) logAction(action reconcile.Action) {
@@ -97,8 +110,12 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		ReadyOld: func(keyHash uint64, cell wire.CellID, slot uint16) bool {
 			return c.isReady(keyHash, cell, slot, 0)
 		},
-		Occupied: c.isOccupied,
-		Actual:   c.actualSorted(),
+		Occupied:  c.isOccupied,
+		Halted:    c.isHalted,
+		Startable: c.startable,
+		Capacity:  c.runner.capacity(),
+		Drained:   c.isDrained(c.config.Self),
+		Actual:    c.actualSorted(),
 	}
 }
 
@@ -175,7 +192,7 @@ func (c *Cell) computePlan() {
 		}
 		cells = append(cells, placement.Cell{
 			ID: id, Flags: view.contact.Flags, Arch: view.contact.Arch, Labels: view.contact.Labels,
-			Capacity: view.capacity, NoNew: h == healthKeep,
+			Capacity: view.capacity, NoNew: h == healthKeep, Drained: c.isDrained(id),
 		})
 	}
 	c.plan = c.planner.Compute(cells, c.placementWorkloads())

@@ -87,6 +87,7 @@ type Cell struct {
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
+	rollout        rolloutState
 
 	// The sender of the datagram being handled: messages to it are answers and go where it came from.
 	replyTo      wire.CellID
@@ -187,6 +188,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.plan = c.planner.Compute(nil, nil)
 	c.reconciler = reconcile.New(self)
 	c.views.init()
+	c.rollout.init()
 	c.changes = changes{}
 	c.guests.init()
 	c.checks.init()
@@ -293,7 +295,7 @@ func (c *Cell) Deadline() clock.Instant {
 	case c.runner.listed && c.views.runDirty:
 		return c.now
 	case c.runner.listed: // without a helper there is nobody to do anything
-		next = clock.Earliest(next, c.reconciler.Deadline())
+		next = clock.Earliest(next, clock.Earliest(c.reconciler.Deadline(), c.rollout.due))
 	}
 	next = clock.Earliest(next, c.runner.holds)
 	next = clock.Earliest(next, c.bootDeadline())

@@ -119,7 +119,7 @@ func (c *Cell) healthOf(view *cellView) health {
 	if c.isolation.alone && c.detector.Suspected(view.id) {
 		return healthOut
 	}
-	if view.hasCapacity && view.capacity.Cordoned {
+	if view.hasCapacity && view.capacity.Cordoned || c.isDrained(view.id) {
 		return healthKeep
 	}
 	return healthFull
@@ -130,7 +130,7 @@ func (c *Cell) healthOfSelf(view *cellView) health {
 	switch {
 	case c.store.Degraded():
 		return healthOut
-	case c.phase == Leaving, view.hasCapacity && view.capacity.Cordoned:
+	case c.phase == Leaving, view.hasCapacity && view.capacity.Cordoned, c.isDrained(c.config.Self):
 		return healthKeep
 	}
 	return healthFull

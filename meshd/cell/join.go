@@ -34,6 +34,8 @@ const (
 type carriedKey struct {
 	name  string
 	value []byte
+	// environment is what the specification in value names, plain: the other cluster's key seals it anew (F83).
+	environment []byte
 }
 
 type joinAttempt struct {
@@ -329,6 +331,7 @@ func (c *Cell) mergeCarried(key carriedKey) {
 			return
 		}
 	}
+	key = c.reseal(key)
 	dot := c.nextDot()
 	record := wire.Record{
 		KeyHash: c.store.Hash([]byte(key.name)), Name: []byte(key.name), EntryCount: 1,
@@ -348,7 +351,8 @@ func (c *Cell) operatorKeys() []carriedKey {
 			return true
 		}
 		if value, live := r.Live(); live {
-			keys = append(keys, carriedKey{string(r.Name()), slices.Clone(value)})
+			name := string(r.Name())
+			keys = append(keys, carriedKey{name, slices.Clone(value), c.carriedEnvironment(name, value)})
 		}
 		return len(keys) < joinMergeMax
 	})

@@ -2,10 +2,12 @@ package cell
 
 import (
 	"slices"
+	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
+	"colloid.net/workload"
 )
 
 // runnerState is what this cell knows of its runnerd and of the instances on this host.
@@ -77,6 +79,12 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 		if _, known := c.runner.actual[actual.ID]; !known && len(c.runner.actual) >= instancesMax {
 			c.counters.rejected++
 			return
+		}
+		if spec, err := workload.Decode(actual.Spec); err == nil {
+			actual.CPUMillicores, actual.MemoryMiB = spec.CPUMillicores, spec.MemoryMiB
+			if actual.Grace == 0 {
+				actual.Grace = time.Duration(spec.StopGraceSeconds) * time.Second
+			}
 		}
 		c.runner.actual[actual.ID] = actual
 	}
@@ -158,6 +166,9 @@ func (c *Cell) publishEndpoint(key string) {
 			continue
 		}
 		if instance, ok := endpointInstance(actual); ok {
+			if instance.State == state.EndpointReady && c.reconciler.Draining(actual.ID) {
+				instance.State = state.EndpointDraining
+			}
 			endpoint.Instances = append(endpoint.Instances, instance)
 		}
 	}

@@ -29,6 +29,10 @@ func (c *Cell) statusReply(payload []byte) Response {
 	for _, alarm := range status.Alarms {
 		status.NeedsHuman = status.NeedsHuman || alarm.Severity == "critical"
 	}
+	for i := range status.Workloads {
+		state := status.Workloads[i].State
+		status.NeedsHuman = status.NeedsHuman || state == "held" || state == "stalled"
+	}
 	if len(payload) == 1 && payload[0]&statusFlagMetrics != 0 {
 		status.Metrics = c.metrics()
 	}
@@ -69,7 +73,7 @@ func (c *Cell) cellInfos() []uds.CellInfo {
 		}
 		info := uds.CellInfo{
 			ID: id.String(), Hostname: view.contact.Hostname, State: "unknown", Self: id == c.config.Self,
-			InPlacement: c.healthOf(view) == healthFull, Reach: "unknown", HeardSeconds: -1,
+			InPlacement: c.healthOf(view) == healthFull, Drained: c.isDrained(id), Reach: "unknown", HeardSeconds: -1,
 			Version: view.contact.Software, Arch: view.contact.Arch, Runtimes: runtimesOf(view.contact.Flags),
 			CPUMillicores: view.capacity.CPUMillicores, MemoryMiB: view.capacity.MemoryMiB,
 			LimitsEnforced: view.capacity.LimitsEnforced, Instances: instances[id],
@@ -161,6 +165,7 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 			old++
 		}
 	}
+	c.describeRollout(&status, view)
 	unplaced, reason := c.plan.Unplaced(view.hash)
 	_, conflicted := c.views.conflicts[view.key]
 	switch {
@@ -168,6 +173,12 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 		status.State, status.Reason = "conflict", "frozen until `colloid resolve "+view.key+"`"
 	case view.invalid != "":
 		status.State, status.Reason = "invalid", view.invalid
+	case view.held:
+		status.State, status.Reason = "held", fmt.Sprintf("the last good version %s runs instead of %s, which failed on cell %s: %s",
+			status.Digest, status.Wanted, view.verdict.Cell, view.verdict.Reason)
+	case view.verdict != nil:
+		status.State, status.Reason = "stalled", fmt.Sprintf("the update failed on cell %s and was stopped: %s", view.verdict.Cell,
+			view.verdict.Reason)
 	case unplaced > 0:
 		status.State, status.Reason = "unsatisfied", reason
 	case status.Ready >= status.Replicas:
@@ -177,7 +188,20 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	default:
 		status.State, status.Reason = "starting", endedReason(status.Instances)
 	}
+	if reason := c.waitsForEnvironment(view); reason != "" && status.Reason == "" && status.State != "ok" {
+		status.Reason = reason
+	}
 	return status
+}
+
+func (c *Cell) describeRollout(status *uds.WorkloadStatus, view *workloadView) {
+	if view.held {
+		status.Wanted = hex64(view.wantedDigest)
+	}
+	if rollout := c.views.rollouts[state.WorkloadName(view.key)]; rollout != nil {
+		good := goodSpec(view.key, rollout.good)
+		status.Good = good != nil && good.InstanceDigest() == view.digest
+	}
 }
 
 // endedReason leads from an instance that does not stay to the cell that knows why.
@@ -266,7 +290,7 @@ func (c *Cell) conflictInfos() []uds.ConflictInfo {
 		if !found {
 			continue
 		}
-		infos = append(infos, uds.ConflictInfo{Key: key, Digest: hex64(r.DotDigest()), Values: entryValues(key, r)})
+		infos = append(infos, uds.ConflictInfo{Key: key, Digest: hex64(r.DotDigest()), Values: c.entryValues(key, r)})
 	}
 	return infos
 }
@@ -302,6 +326,9 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 	for _, w := range workloads {
 		if w.State == "unsatisfied" || w.State == "invalid" {
 			add("warning", w.Key+": "+w.Reason, "colloid explain "+w.Key)
+		}
+		if w.State == "held" || w.State == "stalled" {
+			add("critical", w.Key+": "+w.Reason, "apply a version that works, or `colloid rollout undo "+w.Key+"`")
 		}
 		if other := c.namesake(w.Key); other > w.Key { // each pair once
 			add("critical", w.Key+" and "+other+" have one name: their instances are mixed up", "delete one of them")

@@ -30,6 +30,8 @@ type views struct {
 	denials   map[endpointID]*state.CellDenial
 	conflicts map[string]struct{}            // operator keys in CONFLICT
 	values    map[string]map[string]struct{} // keys with a value in the space of a workload, see kv.go
+	rollouts  map[string]*rolloutView        // by workload name
+	drained   map[wire.CellID]struct{}       // cells that an operator wants empty
 	doorShut  bool
 	planDirty bool // membership or specifications changed
 	planDue   clock.Instant
@@ -65,6 +67,14 @@ type workloadView struct {
 	digest  uint64
 	frozen  bool
 	invalid string // why the specification cannot be used
+
+	// What the operator wrote. spec, raw and digest differ from it only while it is held back (rollout.go).
+	wanted       *workload.Spec
+	wantedRaw    []byte
+	wantedDigest uint64
+	dots         uint64         // digest of the dots of the operator's write
+	verdict      *state.Verdict // on this very write, nil = none
+	held         bool           // the last good specification counts instead
 }
 
 func (v *views) init() {
@@ -76,6 +86,8 @@ func (v *views) init() {
 		denials:   make(map[endpointID]*state.CellDenial),
 		conflicts: make(map[string]struct{}),
 		values:    make(map[string]map[string]struct{}),
+		rollouts:  make(map[string]*rolloutView),
+		drained:   make(map[wire.CellID]struct{}),
 		planDirty: true,
 		runDirty:  true,
 	}
@@ -88,7 +100,8 @@ func viewed(name []byte) bool {
 	case bytes.HasPrefix(name, []byte(state.PrefixHealth)):
 		return bytes.HasSuffix(name, []byte(".status")) || bytes.HasSuffix(name, []byte(".contact")) ||
 			bytes.HasSuffix(name, []byte(".capacity"))
-	case bytes.HasPrefix(name, []byte(state.PrefixEndpoint)), bytes.HasPrefix(name, []byte(state.PrefixDeny)):
+	case bytes.HasPrefix(name, []byte(state.PrefixEndpoint)), bytes.HasPrefix(name, []byte(state.PrefixDeny)),
+		bytes.HasPrefix(name, []byte(state.PrefixRollout)), bytes.HasPrefix(name, []byte(state.PrefixEnv)):
 		return true
 	}
 	category := state.CategoryOf(name)
@@ -114,6 +127,12 @@ func (c *Cell) view(name []byte) {
 		c.viewDoor(name)
 	case strings.HasPrefix(key, state.PrefixKV):
 		c.viewValue(key)
+	case strings.HasPrefix(key, state.PrefixRollout):
+		c.viewRollout(key)
+	case strings.HasPrefix(key, state.PrefixEnv):
+		c.views.runDirty = true // an instance may wait for it
+	case strings.HasPrefix(key, state.PrefixCell):
+		c.viewDrain(key)
 	}
 	if state.CategoryOf(name) == state.Operator {
 		c.viewConflict(key)
@@ -359,7 +378,9 @@ func (c *Cell) viewWorkload(key string) {
 	if !single {
 		_, value, _ = register.Latest()
 	}
-	view.spec, view.raw, view.digest = nil, nil, 0
+	view.dots = register.DotDigest()
+	view.wanted, view.wantedRaw, view.wantedDigest = nil, nil, 0
+	defer c.applyRollout(view)
 	spec, err := workload.Decode(value)
 	if err == nil {
 		err = workload.CheckKey(key, spec)
@@ -370,7 +391,7 @@ func (c *Cell) viewWorkload(key string) {
 		}
 		return
 	}
-	view.spec, view.raw, view.digest = spec, slices.Clone(value), spec.InstanceDigest()
+	view.wanted, view.wantedRaw, view.wantedDigest = spec, slices.Clone(value), spec.InstanceDigest()
 }
 
 // viewDoor: anything but a single, deleted or empty value means shut; a conflict is answered by the

@@ -338,6 +338,13 @@ func describe(code uds.Code, payload []byte) string {
 		return "leave"
 	case uds.CodeForget:
 		return fmt.Sprintf("forget %x", payload[:min(len(payload), 8)])
+	case uds.CodeDrain:
+		return fmt.Sprintf("drain %x", payload[:min(len(payload), 9)])
+	case uds.CodeEnvironment: // never the values
+		if r, err := uds.ParseEnvironmentRequest(payload); err == nil {
+			return fmt.Sprintf("environment of %q", r.Key)
+		}
+		return "environment"
 	case uds.CodeDoor:
 		return fmt.Sprintf("door %x", payload[:min(len(payload), 1)])
 	}

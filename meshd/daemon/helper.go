@@ -197,7 +197,7 @@ func actualOf(instance *message.Instance) (reconcile.Actual, error) {
 		},
 		Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
 		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
-		State: reconcile.State(instance.State),
+		State: reconcile.State(instance.State), NeedsEnvironment: instance.NeedsEnvironment,
 	}
 	for _, port := range instance.Ports {
 		actual.Ports = append(actual.Ports, uint16(port))
@@ -216,9 +216,16 @@ func (h *helper) Do(action reconcile.Action) bool {
 	command := &message.Command{}
 	switch action.Kind {
 	case reconcile.Start:
-		command.Body = &message.Command_Start{Start: &message.Start{
-			Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID,
-		}}
+		start := &message.Start{Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID}
+		if environment := action.Environment; environment != nil {
+			for _, v := range environment.Variables {
+				start.Environment = append(start.Environment, v.Name+"="+v.Value)
+			}
+			for _, f := range environment.Files {
+				start.Files = append(start.Files, &message.File{Path: f.Path, Mode: uint32(f.Mode), Content: f.Content})
+			}
+		}
+		command.Body = &message.Command_Start{Start: start}
 	case reconcile.Stop:
 		command.Body = &message.Command_Stop{Stop: &message.Stop{
 			Id: id, GraceMilliseconds: uint32(action.Grace.Milliseconds()),

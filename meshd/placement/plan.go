@@ -173,7 +173,7 @@ var tallyPhrases = [blockerCount]string{
 	blockInstances:    "%d without a free instance slot",
 	blockPort:         "%d with the host port taken",
 	blockDenied:       "%d deny it by host policy",
-	blockNoNew:        "%d leaving or cordoned",
+	blockNoNew:        "%d leaving or drained",
 	blockRuntime:      "%d without the runtime",
 	blockArchitecture: "%d of another architecture",
 	blockConstraint:   "%d outside the constraints",

@@ -20,6 +20,8 @@ type Cell struct {
 	// NoNew says that the cell is leaving or cordoned: it receives no replica. It keeps the replicas
 	// anchored to it and those of workloads that list it in Keepers.
 	NoNew bool
+	// Drained says why: an operator wants the cell empty. It is for texts only.
+	Drained bool
 }
 
 // Workload is one specification to place.

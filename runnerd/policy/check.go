@@ -19,12 +19,19 @@ type Permit struct {
 	Health *Process
 	// Module is the address of the allowed module; Process is nil then.
 	Module string
+	// Image is the reference of an allowed container, "" for a process.
+	Image string
+	// Containers is what the policy says of containers, where Image is set.
+	Containers Containers
 }
 
 // String says what is allowed, for the audit log.
 func (p Permit) String() string {
 	if p.Module != "" {
 		return "module " + p.Module
+	}
+	if p.Image != "" {
+		return "container " + p.Image
 	}
 	return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name)
 }
@@ -35,10 +42,23 @@ func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
 	switch spec.Runtime {
 	case workload.RuntimeProcess:
 		return p.checkProcess(spec)
+	case workload.RuntimeOCI:
+		return p.checkContainer(spec)
 	case workload.RuntimeWasm:
 		return p.checkWasm(spec)
 	}
-	return Permit{}, errors.New("this runnerd runs host processes and modules only, not images")
+	return Permit{}, fmt.Errorf("runtime class %d is unknown to this runnerd", spec.Runtime)
+}
+
+// Variables checks the variables that come beside the specification (F83). Errors never show a value.
+func (p Permit) Variables(variables []string) error {
+	if len(variables) > 0 && p.Process != nil && !p.Process.Variables {
+		return fmt.Errorf("the host's policy allows %s no environment variables (env any)", p.Process.Path)
+	}
+	if p.Module != "" {
+		return checkModuleVariables(variables)
+	}
+	return checkVariables(variables)
 }
 
 func (p *Policy) checkProcess(spec *workload.Spec) (Permit, error) {
@@ -57,8 +77,6 @@ func (p *Policy) checkProcess(spec *workload.Spec) (Permit, error) {
 		return Permit{}, fmt.Errorf("the host's policy allows %s no arguments (args any)", process.Path)
 	case len(spec.Environment) > 0 && !process.Variables:
 		return Permit{}, fmt.Errorf("the host's policy allows %s no environment variables (env any)", process.Path)
-	case spec.EnvironmentDigest != [32]byte{}:
-		return Permit{}, errors.New("environment records (env.NAME) are not supported for host processes")
 	case len(spec.Volumes) > 0:
 		return Permit{}, errors.New("volumes are not supported for host processes: they see the host's files")
 	case len(spec.Command) > 0:
@@ -145,7 +163,7 @@ func checkVariables(environment []string) error {
 	for _, variable := range environment {
 		name, _, found := strings.Cut(variable, "=")
 		if !found || !syntax.ValidVariable(name) || strings.ContainsRune(variable, 0) {
-			return fmt.Errorf("environment variable %s is not NAME=value", syntax.Quote(variable))
+			return fmt.Errorf("environment variable %s is not NAME=value", syntax.Quote(name)) // the value may be secret
 		}
 		for _, prefix := range loaders {
 			if strings.HasPrefix(name, prefix) {

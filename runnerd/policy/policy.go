@@ -35,6 +35,12 @@ type Policy struct {
 	MeshdUID      int64  // who may connect, -1 = not said
 	Processes     []Process
 	Wasm          *Wasm // nil: no modules
+	Containers    Containers
+	// AllowUnlimited lets a container run whose limits this host cannot enforce.
+	AllowUnlimited bool
+	Registries     []Registry
+	ImagesAllowed  []string // patterns, see CheckImage; none = every image
+	ImagesDenied   []string
 
 	paths map[string]int
 }

@@ -78,19 +78,6 @@ func boundCapabilities(list []string) error {
 	return nil
 }
 
-// capabilityHeader and capabilityData have the layouts of capset(2), version 3.
-type capabilityHeader struct {
-	version uint32
-	pid     int32
-}
-
-type capabilityData struct{ effective, permitted, inheritable uint32 }
-
-const capabilityVersion = 0x20080522
-
-// initCapabilities are what the init keeps: starting processes as other users and signalling them.
-const initCapabilities = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL
-
 // SignalNumber reads an image's stop signal: "SIGTERM", "TERM" or a number; 0 for anything else.
 func SignalNumber(text string) int {
 	name := strings.ToUpper(text)

@@ -12,10 +12,8 @@ import (
 // configure it; both as the OCI runtime specification lists them, and those that were added since.
 var (
 	masked = []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users",
-		"/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats",
-		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo",
-		"/proc/config.gz", "/sys/firmware", "/sys/devices/virtual/powercap", "/sys/fs/bpf", "/sys/fs/selinux",
+		"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware", "/sys/devices/virtual/powercap",
 	}
 	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
@@ -277,15 +275,7 @@ func (e *entry) writeFile(store *os.File, name string, f File, uid, gid int) err
 // owner is the user of the program as the image's files name it, root if they do not: starting then
 // fails with the reason.
 func (e *entry) owner() (uid, gid int) {
-	identity, err := resolveUser(e.config, func(name string) (*os.File, error) {
-		how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
-			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-		fd, err := unix.Openat2(int(e.root.Fd()), name[1:], &how)
-		if err != nil {
-			return nil, err
-		}
-		return os.NewFile(uintptr(fd), name), nil
-	})
+	identity, err := resolveUser(e.config, openIn(int(e.root.Fd())))
 	if err != nil {
 		return 0, 0
 	}

@@ -174,28 +174,12 @@ func become(c *Config, id Identity, path string, program Program) error {
 	return fmt.Errorf("execute %s: %w", program.Arguments[0], err)
 }
 
-// confine takes from every thread of the init what it does not need any more.
-func (p *process1) confine() error {
-	if err := seccomp.Load(); err != nil {
-		return err
-	}
-	header := &capabilityHeader{version: capabilityVersion}
-	data := &[2]capabilityData{{effective: initCapabilities, permitted: initCapabilities}}
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)),
-		uintptr(unsafe.Pointer(data)), 0)
-	if errno == syscall.ENOTSUP { // linked with a C library, as some test binaries are: this thread alone
-		_, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0)
-	}
-	if errno != 0 {
-		return fmt.Errorf("drop capabilities of the init: %w", errno)
-	}
-	return nil
-}
-
 func (p *process1) run(path string, program Program, started func()) (int, error) {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals)
-	if err := p.confine(); err != nil {
+	// From here on the init is under the filter as well. It keeps its capabilities, which reach no further
+	// than its own user namespace, so that nothing inside may trace it.
+	if err := seccomp.Load(); err != nil {
 		return 0, err
 	}
 	// Everything inside is forked from this locked thread: it alone has the bounding set.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 
+	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
@@ -18,8 +19,8 @@ type Config struct {
 	Root      procfs.Process
 	Session   int // of the workload, for cleaning up
 
-	Cgroup      string // directory, "" = none
-	Identity    bool   // change to UID and GID
+	Cgroup      cgroup.Group
+	Identity    bool // change to UID and GID
 	UID, GID    uint32
 	Arguments   []string // argv, the path included
 	Environment []string
@@ -30,6 +31,8 @@ type Config struct {
 	// closes its own copies after Launch.
 	Extra []*os.File
 	extra int // their number
+	// Runtime is an external OCI runtime that makes the sandbox, "" = this program; Name is the container's.
+	Runtime, Name string
 	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
 	// first argument up inside.
 	binary bool
@@ -42,13 +45,15 @@ func (c *Config) record() record.Record {
 	r.SetInt("pid", int64(c.Root.PID))
 	r.SetUint("ticks", c.Root.StartTicks)
 	r.SetInt("session", int64(c.Session))
-	r.Set("cgroup", c.Cgroup)
+	r["cgroup"] = c.Cgroup
 	r.Set("identity", strconv.FormatBool(c.Identity))
 	r.SetUint("uid", uint64(c.UID))
 	r.SetUint("gid", uint64(c.GID))
 	r["argument"] = c.Arguments
 	r["variable"] = c.Environment
 	r.SetInt("log_rate", int64(c.LogRate))
+	r.Set("runtime", c.Runtime)
+	r.Set("name", c.Name)
 	r.Set("binary", strconv.FormatBool(c.binary))
 	r.SetInt("extra", int64(c.extra))
 	if c.Sandbox != nil {
@@ -65,13 +70,15 @@ func parseConfig(r record.Record) (*Config, error) {
 		Watch:       r.Get("watch") == "true",
 		Root:        procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")},
 		Session:     int(r.Int("session")),
-		Cgroup:      r.Get("cgroup"),
+		Cgroup:      r["cgroup"],
 		Identity:    r.Get("identity") == "true",
 		UID:         uint32(r.Uint("uid")),
 		GID:         uint32(r.Uint("gid")),
 		Arguments:   r["argument"],
 		Environment: r["variable"],
 		LogRate:     int(r.Int("log_rate")),
+		Runtime:     r.Get("runtime"),
+		Name:        r.Get("name"),
 		binary:      r.Get("binary") == "true",
 		extra:       int(r.Int("extra")),
 	}

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/sandbox"
 )
@@ -129,6 +128,9 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 		return UnknownCode, err
 	}
 	defer null.Close()
+	if c.Runtime != "" {
+		return runExternal(c, timeout)
+	}
 	if c.Sandbox != nil {
 		return runInside(c, null, timeout)
 	}
@@ -139,8 +141,8 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 	}
 	defer stage.close()
 	process, err := procfs.Find(stage.pid)
-	if err == nil && c.Cgroup != "" {
-		err = cgroup.Add(c.Cgroup, stage.pid)
+	if err == nil && len(c.Cgroup) > 0 {
+		err = c.Cgroup.Add(stage.pid)
 	}
 	if err == nil {
 		err = stage.release()

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
@@ -174,6 +173,10 @@ func (s *shim) start() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("shim: become subreaper: %w", err)
 	}
+	if s.config.Runtime != "" {
+		unix.Close(descriptorBinary)
+		return s.startExternal()
+	}
 	stage, err := s.startStage()
 	if err != nil {
 		return err
@@ -182,8 +185,8 @@ func (s *shim) start() error {
 	if s.workload, err = procfs.Find(stage.pid); err != nil {
 		return fmt.Errorf("shim: the stage ended at once: %w", err)
 	}
-	if s.config.Cgroup != "" {
-		if err := cgroup.Add(s.config.Cgroup, stage.pid); err != nil {
+	if len(s.config.Cgroup) > 0 {
+		if err := s.config.Cgroup.Add(stage.pid); err != nil {
 			return err
 		}
 	}
@@ -337,14 +340,15 @@ func (s *shim) recordExit(code int, reason string) {
 
 // finish kills what the workload left behind, takes the last output and collects zombies.
 func (s *shim) finish() {
-	if s.config.Cgroup != "" {
-		cgroup.Kill(s.config.Cgroup)
-	}
+	s.config.Cgroup.Kill()
 	tree := procfs.Tree{Session: s.config.Session, Root: s.workload, Adopter: s.self, Keep: s.self.PID}
 	if s.config.Watch {
 		tree.Adopter = procfs.Process{}
 	}
 	tree.Kill()
+	if s.config.Runtime != "" {
+		DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name)
+	}
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if pid <= 0 || err != nil {

@@ -1,0 +1,8 @@
+package imagetest
+
+import (
+	"io"
+	"log"
+)
+
+func discard() *log.Logger { return log.New(io.Discard, "", 0) }

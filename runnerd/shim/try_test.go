@@ -1,3 +1,0 @@
-package shim
-
-func tryMain(words []string) int { return 0 }
