@@ -18,7 +18,10 @@ import (
 
 // deterministicPatience is how many times the deadline the clock allows a deterministic invocation: fuel
 // ends it first on any machine that is not much slower than those of today.
-const deterministicPatience = 10
+const (
+	deterministicPatience = 10
+	deterministicSlack    = 2 * time.Second
+)
 
 // failure is an error with its number for the result.
 type failure struct {
@@ -72,7 +75,7 @@ func (w *worker) run(call *invoke.Invocation) (int32, error) {
 	}
 	patience := time.Duration(call.Milliseconds) * time.Millisecond
 	if w.settings.Deterministic {
-		patience *= deterministicPatience
+		patience = deterministicPatience*patience + deterministicSlack
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
