@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"io"
 	"math/rand/v2"
-	"os"
 	"path"
 	"time"
 
@@ -59,7 +58,7 @@ func (w *worker) exportWASI(ctx context.Context, runtime wazero.Runtime) error {
 func (w *worker) instanceConfig(seed [32]byte) (wazero.ModuleConfig, error) {
 	config := wazero.NewModuleConfig().WithName("").WithStartFunctions()
 	if w.settings.may(capabilityStdio) {
-		config = config.WithStdout(os.Stdout).WithStderr(os.Stderr)
+		config = config.WithStdout(w.stdout).WithStderr(w.stderr)
 	} else {
 		config = config.WithStdout(forbidden{}).WithStderr(forbidden{})
 	}
@@ -73,6 +72,9 @@ func (w *worker) instanceConfig(seed [32]byte) (wazero.ModuleConfig, error) {
 	config = w.clocks(config, seed)
 	files := wazero.NewFSConfig()
 	for _, volume := range w.settings.Volumes {
+		if !w.settings.may(capabilityFSRead) {
+			break // without the right to read there are no volumes, also not to write
+		}
 		guarded, err := openGuarded(volume.Directory, w.settings.may(capabilityFSWrite))
 		if err != nil {
 			return nil, err

@@ -23,7 +23,9 @@ import (
 type worker struct {
 	settings *Settings
 	engine   *engine
-	log      io.Writer
+	log      io.Writer // for what the worker itself says
+	stdout   io.Writer // of the module, as stderr
+	stderr   io.Writer
 	connection
 
 	instance    api.Module // of the last invocation, nil = make one
@@ -38,7 +40,9 @@ type worker struct {
 }
 
 func newWorker(settings *Settings, log io.Writer) *worker {
-	w := &worker{settings: settings, log: log, callContext: context.Background()}
+	w := &worker{
+		settings: settings, log: log, stdout: os.Stdout, stderr: os.Stderr, callContext: context.Background(),
+	}
 	w.connection.queue = make(chan task, invoke.InvocationsMax)
 	w.rates.reads = newBucket(invoke.ReadsPerSecond)
 	w.rates.writes = newBucket(invoke.WritesPerSecond)
@@ -81,7 +85,8 @@ func serve(first int) (int, error) {
 		Style: invoke.Style(w.engine.module.Style), Deterministic: settings.Deterministic,
 	})
 	if w.engine.module.Style == StyleService {
-		return w.runService()
+		w.refuseInvocations()
+		return w.runService(context.Background())
 	}
 	instance, err := w.instantiate(context.Background(), [32]byte{})
 	if err != nil {
@@ -116,19 +121,24 @@ func (w *worker) load(descriptor int) error {
 	return w.open(context.Background(), binary, false)
 }
 
-// runService runs _start as the workload; the exit code of the module is that of the worker.
-func (w *worker) runService() (int, error) {
-	go func() { // invocations of a service are refused, by somebody
+// refuseInvocations answers them while the executor runs a service.
+func (w *worker) refuseInvocations() {
+	go func() {
 		for t := range w.queue {
 			_ = t.connection.Send(&invoke.Result{ID: t.call.ID, Errno: invoke.ErrorUnsupported,
 				Output: []byte("the module is a service (it exports _start), it takes no invocations")})
 		}
 	}()
-	instance, err := w.instantiate(context.Background(), [32]byte{})
+}
+
+// runService runs _start as the workload; the exit code of the module is that of the worker.
+func (w *worker) runService(ctx context.Context) (int, error) {
+	instance, err := w.instantiate(ctx, [32]byte{})
 	if err != nil {
 		return ExitModule, err
 	}
-	_, err = instance.ExportedFunction(startExport).Call(context.Background())
+	defer instance.Close(ctx)
+	_, err = instance.ExportedFunction(startExport).Call(ctx)
 	var exit *sys.ExitError
 	switch {
 	case err == nil:
