@@ -42,8 +42,11 @@ race: ## the tests under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) test -race -short -json -timeout 20m $(PACKAGES) | $(GO) run ./internal/testreport
 
 .PHONY: bench
-bench: ## figures of the core, one line each: BENCH name value
+bench: build ## figures of the core and of modules, one line each: BENCH name value
 	cd bench && $(GO) run ./core && $(GO) run -ldflags=-checklinkname=0 ./giouring
+	cd bench && $(GO) run ./wasm -bin ../bin
+	@$(GO) test -run '^$$' -bench '^BenchmarkColdStart$$' -benchtime 200x ./runnerd/wasm | \
+		awk '/ns\/op/ { printf "BENCH wasm_cold_ms %.2f\n", $$3 / 1e6 }'
 
 .PHONY: bench-packages
 bench-packages: ## the Go benchmarks of all packages
