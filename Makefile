@@ -9,7 +9,7 @@ DESTDIR  ?=
 T        ?= 60s
 PACKAGES ?= ./...
 LDFLAGS  := -s -w -X colloid.net/internal/version.Stamped=$(VERSION)
-PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd
+PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd ./cmd/runnerd-shim
 DEMO     := bin/demo -bin bin
 
 export CGO_ENABLED := 0
@@ -43,7 +43,7 @@ race: ## the tests under the race detector (needs a C compiler)
 
 .PHONY: bench
 bench: build ## figures of the core and of modules, one line each: BENCH name value
-	cd bench && $(GO) run ./core && $(GO) run -ldflags=-checklinkname=0 ./giouring
+	cd bench && $(GO) run ./core && $(GO) run ./runtimes && $(GO) run -ldflags=-checklinkname=0 ./giouring
 	cd bench && $(GO) run ./wasm -bin ../bin
 	@$(GO) test -run '^$$' -bench '^BenchmarkColdStart$$' -benchtime 200x ./runnerd/wasm | \
 		awk '/ns\/op/ { printf "BENCH wasm_cold_ms %.2f\n", $$3 / 1e6 }'
@@ -59,6 +59,11 @@ bench-cluster: build ## 128 cells beside memberlist, failover, idle cost; ARGS="
 .PHONY: e2e
 e2e: build ## the end-to-end tests alone, the long parts too
 	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 30m ./e2e/...
+
+.PHONY: vm
+vm: ## the suites that need Linux 6.1 and control groups v2, in QEMU; says so where that cannot run
+	@$(GO) build -o bin/ ./e2e/vm
+	@bin/vm || { code=$$?; test $$code = 77; }
 
 .PHONY: demo-ten
 demo-ten: build ## the demo ten times in a row, as it is run by this user
@@ -91,6 +96,7 @@ install: build ## programs and shell completions below $(DESTDIR)$(PREFIX)
 	install -D -m 0755 bin/colloid $(DESTDIR)$(PREFIX)/bin/colloid
 	install -D -m 0755 bin/meshd $(DESTDIR)$(PREFIX)/lib/colloid/meshd
 	install -D -m 0755 bin/runnerd $(DESTDIR)$(PREFIX)/lib/colloid/runnerd
+	install -D -m 0755 bin/runnerd-shim $(DESTDIR)$(PREFIX)/lib/colloid/runnerd-shim
 	bin/colloid completion bash > bin/colloid.bash
 	bin/colloid completion zsh > bin/_colloid
 	bin/colloid completion fish > bin/colloid.fish

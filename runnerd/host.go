@@ -118,7 +118,7 @@ func (s *Supervisor) degradations() []string {
 		list = append(list, fmt.Sprintf("runnerd runs without root: every process runs as uid %d, "+
 			"and modules without namespaces of their own", os.Geteuid()))
 	}
-	return list
+	return append(list, s.alarms...)
 }
 
 func diskMiB(directory string) uint32 {

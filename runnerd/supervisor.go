@@ -38,6 +38,7 @@ type Supervisor struct {
 	instances   map[InstanceID]*instance
 	denials     []InstanceID // denied instances in the order they were denied
 	gone        []*message.Instance
+	alarms      []string // what a person has to know of this run
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
@@ -77,6 +78,7 @@ func Open(options Options) (*Supervisor, error) {
 	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
+	s.reclaimOrphans()
 	s.adoptAll()
 	go s.loop()
 	return s, nil
@@ -87,7 +89,7 @@ const lockPatience = 5 * time.Second
 
 func lockDirectory(directory string) (*os.File, error) {
 	path := filepath.Join(directory, "lock")
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("runnerd: lock state directory: %w", err)
 	}
@@ -118,6 +120,7 @@ func (s *Supervisor) loop() {
 			call()
 		case <-tick.C:
 			s.checkPolicy()
+			s.keepRecords()
 			s.lookForKills()
 		case <-s.quit:
 			s.end()
@@ -194,18 +197,28 @@ func (s *Supervisor) enter(i *instance, next phase, reason string) {
 func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
-	s.removeDirectory(i.directory)
-	for _, b := range s.backends {
-		if f, keeps := b.(forgetter); keeps {
-			if err := f.forget(i.id); err != nil {
-				s.options.Log.Printf("cannot forget %s: %v", i.id, err)
-			}
-		}
-	}
+	s.dispose(i.id, i.directory)
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),
 	})
+}
+
+// dispose removes what there is of an instance that does not exist any more. Where something could not be
+// undone on the host, the directory stays, and the next runnerd tries again.
+func (s *Supervisor) dispose(id InstanceID, directory string) {
+	if directory == "" {
+		return
+	}
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(id, directory); err != nil {
+				s.options.Log.Printf("cannot clean up behind %s: %v", id, err)
+				return
+			}
+		}
+	}
+	s.removeDirectory(directory)
 }
 
 // announceGone queues a GONE. Beyond the bound a whole listing says the same: what is not named in it

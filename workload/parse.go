@@ -162,7 +162,11 @@ func (r *blockReader) read(block *syntax.Statement) {
 		r.problem(block, *p)
 		return
 	}
-	for _, p := range r.spec.check() {
+	checked := *r.spec
+	if len(checked.Environment) > 0 && EncodedSize(&checked) > SpecSizeMax {
+		checked.Environment, checked.EnvironmentDigest = nil, [32]byte{1} // the command line seals them (F83)
+	}
+	for _, p := range checked.check() {
 		r.problem(block, p)
 	}
 }

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -255,11 +254,11 @@ func TestF156_ErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 
 // A specification that does not fit a register is refused where it is written, with its size (F82).
 func TestF82_SpecOf600BytesIsAnErrorOfTheFile(t *testing.T) {
-	source := "# big\n  spread x {\n image a\n"
-	for i := range 6 {
-		source += fmt.Sprintf(" env V%d %s\n", i, strings.Repeat("v", 91))
+	source := "# big\n  spread x {\n image a\n args"
+	for range 6 {
+		source += " " + strings.Repeat("v", 94)
 	}
-	_, err := Parse("big.colloid", []byte(source+"}\n"))
+	_, err := Parse("big.colloid", []byte(source+"\n}\n"))
 	want := "big.colloid:2:3: specification takes 593 bytes, expected at most 512: "
 	if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %v, want one line with %q", err, want)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -12,11 +13,13 @@ import (
 	"syscall"
 
 	"colloid.net/internal/version"
+	"colloid.net/ipc/supply"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
 	"colloid.net/runnerd/wasm"
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -35,8 +38,21 @@ func main() {
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		if permanent(err) {
+			os.Exit(supply.ExitMisconfigured)
+		}
 		os.Exit(1)
 	}
+}
+
+// permanent reports whether something lies in the state directory that only a person can move away.
+func permanent(err error) bool {
+	for _, cause := range [...]error{unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EEXIST, unix.ENXIO, unix.EACCES, unix.EROFS} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return false
 }
 
 func run() error {

@@ -36,6 +36,8 @@ type desired struct {
 	encoded []byte
 	place   string // file:line
 	note    string // for people, once everything is valid
+	// environment holds secrets and files, plain, until the daemon has sealed them (F83).
+	environment []byte
 }
 
 // load reads and checks every file completely. It returns either all workloads or one failure that
@@ -110,6 +112,9 @@ func (a *app) prepare(block workload.Block) (desired, error) {
 	d := desired{key: block.Key(), spec: block.Spec, place: placeOf(block)}
 	if err := a.fillDigest(&d); err != nil {
 		return d, fmt.Errorf("%s: %w", d.place, err)
+	}
+	if err := a.fetchSources(&d, block); err != nil {
+		return d, err
 	}
 	if err := workload.CheckKey(d.key, d.spec); err != nil {
 		return d, fmt.Errorf("%s: %w", d.place, err)

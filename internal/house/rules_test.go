@@ -30,6 +30,7 @@ var layers = [][]string{
 	{"runnerd/policy"},
 	{"runnerd/shim", "runnerd/image", "runnerd/wasm"},
 	{"runnerd"},
+	{"runnerd/guest"},
 	{"internal/launcher"},
 	{"internal/cli"},
 	{"cmd", "examples", "internal/testreport", "internal/invariants", "internal/house"},
@@ -58,6 +59,8 @@ var forbidden = []struct {
 	{"e2e", []string{"meshd", "runnerd", "internal"}, nil, "end-to-end tests see what an operator sees"},
 	{"cmd/meshd", []string{"runnerd", "internal/cli", "internal/launcher"}, nil, "meshd never imports a helper"},
 	{"cmd/runnerd", []string{"meshd", "internal/cli", "internal/launcher"}, nil, "a helper never imports meshd"},
+	{"cmd/runnerd-shim", []string{"meshd", "internal/cli", "internal/launcher", "runnerd/image"}, nil,
+		"a shim is small"},
 	{"cmd/colloid", []string{"meshd", "runnerd"}, nil, "the command line talks to daemons over the socket"},
 }
 

@@ -183,7 +183,11 @@ func (c *Cell) isOccupied(keyHash uint64, slot uint16) bool {
 
 // computePlan hands the replicated facts, and nothing else, to placement (F72, F73).
 func (c *Cell) computePlan() {
-	var cells []placement.Cell
+	c.plan = c.planner.Compute(c.placementCells(), c.placementWorkloads())
+}
+
+// placementCells lists the cells that count for placement, by id.
+func (c *Cell) placementCells() (cells []placement.Cell) {
 	for _, id := range c.cellIDs() {
 		view := c.views.cells[id]
 		h := c.healthOf(view)
@@ -192,10 +196,11 @@ func (c *Cell) computePlan() {
 		}
 		cells = append(cells, placement.Cell{
 			ID: id, Flags: view.contact.Flags, Arch: view.contact.Arch, Labels: view.contact.Labels,
-			Capacity: view.capacity, NoNew: h == healthKeep, Drained: c.isDrained(id),
+			Capacity: view.capacity, NoNew: h == healthKeep, HeldBack: h == healthHeld,
+			Drained: c.isDrained(id),
 		})
 	}
-	c.plan = c.planner.Compute(cells, c.placementWorkloads())
+	return cells
 }
 
 // placementWorkloads lists the workloads with a usable specification, by key hash.

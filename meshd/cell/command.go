@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
@@ -27,10 +26,7 @@ func (c *Cell) Command(now clock.Instant, request Request, reply func(Response))
 func (c *Cell) command(request Request, reply func(Response)) {
 	switch request.Code {
 	case uds.CodeHello:
-		reply(document(uds.HelloReply{
-			Protocol: uds.ProtocolVersion, Cell: c.config.Self.String(),
-			Version: c.config.Software, State: c.phase.String(),
-		}))
+		reply(document(c.hello()))
 	case uds.CodeStatus:
 		reply(c.statusReply(request.Payload))
 	case uds.CodeGet:
@@ -42,11 +38,12 @@ func (c *Cell) command(request Request, reply func(Response)) {
 	case uds.CodeConnect:
 		c.connect(request, reply)
 	case uds.CodeLeave:
-		if len(request.Payload) != 2 {
+		drain, force, ok := parseLeave(request.Payload)
+		if !ok {
 			reply(failure(uds.ErrorInvalid, "leave: malformed request"))
 			return
 		}
-		c.leave(time.Duration(binary.BigEndian.Uint16(request.Payload))*time.Second, reply)
+		c.leave(drain, force, reply)
 	case uds.CodeForget:
 		c.forget(request.Payload, reply)
 	case uds.CodePeers:

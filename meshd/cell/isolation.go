@@ -94,6 +94,7 @@ type health uint8
 
 const (
 	healthOut  health = iota
+	healthHeld        // back from the dead a moment ago: gets what nobody else takes (F64)
 	healthKeep        // keeps what it runs, gets nothing new
 	healthFull
 )
@@ -113,14 +114,14 @@ func (c *Cell) healthOf(view *cellView) health {
 	default:
 		return healthOut
 	}
-	if view.heldUntil > c.now {
-		return healthOut
-	}
 	if c.isolation.alone && c.detector.Suspected(view.id) {
 		return healthOut
 	}
 	if view.hasCapacity && view.capacity.Cordoned || c.isDrained(view.id) {
 		return healthKeep
+	}
+	if view.heldUntil > c.now {
+		return healthHeld
 	}
 	return healthFull
 }

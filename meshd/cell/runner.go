@@ -66,6 +66,7 @@ func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 		}
 	}
 	c.views.runDirty = true
+	c.drain()
 }
 
 // HelperInstance reports one instance.
@@ -93,6 +94,7 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 	}
 	c.views.runDirty = true
 	c.publishEndpoint(actual.Key)
+	c.drain()
 }
 
 // instancesMax bounds what a helper may report; more are ignored and counted.
@@ -110,6 +112,7 @@ func (c *Cell) HelperListing(now clock.Instant) {
 	if c.phase != Booting {
 		c.publishEndpoints()
 	}
+	c.drain()
 }
 
 // HelperGone notes that runnerd is not connected. Its instances go on living (F134).
@@ -193,8 +196,10 @@ func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 		instance.State = state.EndpointUnready
 	case reconcile.Stopping:
 		instance.State = state.EndpointDraining
-	case reconcile.Backoff, reconcile.Exited:
+	case reconcile.Backoff:
 		instance.State = state.EndpointBackoff
+	case reconcile.Exited:
+		instance.State, instance.ExitCode = state.EndpointExited, actual.ExitCode
 	default:
 		return instance, false
 	}

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,18 +40,20 @@ type views struct {
 }
 
 type cellView struct {
-	id          wire.CellID
-	hasContact  bool
-	contact     state.CellContact
-	hasCapacity bool
-	capacity    state.CellCapacity
-	hasStatus   bool
-	status      state.CellStatus
+	id           wire.CellID
+	hasContact   bool
+	contact      state.CellContact
+	contactNewer bool // it holds something that must be understood and is not (D12)
+	hasCapacity  bool
+	capacity     state.CellCapacity
+	hasStatus    bool
+	status       state.CellStatus
 
 	outSince  clock.Instant // first moment it was seen out of H, 0 = it is in
 	heldUntil clock.Instant // re-admission (F64)
 	holdTimes int           // consecutive re-admissions, doubles the hold
 	lastOut   clock.Instant
+	twins     twinWatch
 }
 
 type endpointID struct {
@@ -199,10 +202,12 @@ func (c *Cell) viewHealth(key string) {
 	case "contact":
 		contact, err := state.ParseCellContact(value)
 		view.hasContact = live && err == nil
+		view.contactNewer = live && errors.Is(err, state.ErrCritical)
 		if view.hasContact {
 			view.contact = contact
 		}
 		c.viewIdentity(view)
+		c.watchTwins(view, key)
 	case "capacity":
 		capacity, err := state.ParseCellCapacity(value)
 		view.hasCapacity = live && err == nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 
 	"colloid.net/ipc/message"
 	"colloid.net/ipc/ring"
@@ -176,8 +177,16 @@ func helloOf(hello *message.Hello) cell.HelperHello {
 	if hello.RunsWasm {
 		flags |= state.FlagWasm
 	}
+	var degradations, alarms []string
+	for _, text := range hello.Degradations {
+		if alarm, ok := strings.CutPrefix(text, message.AlarmPrefix); ok {
+			alarms = append(alarms, alarm)
+		} else {
+			degradations = append(degradations, text)
+		}
+	}
 	return cell.HelperHello{
-		Software: hello.Software, Flags: flags, Degradations: hello.Degradations,
+		Software: hello.Software, Flags: flags, Degradations: degradations, Alarms: alarms,
 		Capacity: state.CellCapacity{
 			CPUMillicores: hello.CpuMillicores, MemoryMiB: hello.MemoryMib, DiskMiB: hello.DiskMib,
 			InstancesMax: hello.InstancesMax, LimitsEnforced: hello.LimitsEnforced,

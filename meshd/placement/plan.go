@@ -146,7 +146,7 @@ func (p *Planner) blockerOf(d *demand, n int32) blocker {
 	cell := &p.nodes[n].cell
 	refusal := d.class.refusal(cell)
 	switch {
-	case refusal == blockNoNew && slices.Contains(d.w.Keepers, cell.ID):
+	case refusal == blockNoNew && slices.Contains(d.w.Keepers, cell.ID), refusal == blockHeldBack:
 	case refusal != blockNothing:
 		return refusal
 	}

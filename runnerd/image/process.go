@@ -22,8 +22,8 @@ type process struct {
 	mutex   sync.Mutex
 	next    uint64
 	waiting map[uint64]chan store.Reply
-	over    error         // why no answer will come any more
-	ended   chan struct{} // closed then
+	over    error // once ended is closed: why no answer will come any more
+	ended   chan struct{}
 }
 
 // repliesQueued bounds the replies to one request that wait to be looked at. Beyond it the reader waits,
@@ -100,16 +100,10 @@ func (c *Client) start() (*process, error) {
 	}
 	p := &process{conn: conn, waiting: map[uint64]chan store.Reply{}, ended: make(chan struct{})}
 	go func() {
-		err := p.read()
+		p.over = p.read()
+		close(p.ended) // before it is waited for: the next one may start, and waits for this one itself
 		conn.Close()
 		_ = command.Wait() // what it had to say is on standard error
-		p.mutex.Lock()
-		p.over = errEnded
-		if !errors.Is(err, errEnded) {
-			p.over = fmt.Errorf("%w: %w", errEnded, err)
-		}
-		p.mutex.Unlock()
-		close(p.ended)
 	}()
 	return p, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,7 +63,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 	for i, extra := range c.Extra {
 		files = placeExtra(files, i, extra.Fd())
 	}
-	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true})
+	pid, err := fork(program(), ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -96,12 +97,39 @@ func readReady(from *os.File) (procfs.Process, error) {
 	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
 }
 
-// forkSelf starts this binary again with files as descriptors 0, 1, 2, ...
-// The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
-func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr) (int, error) {
-	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
+// self is this very program, also after an upgrade replaced its file.
+const self = "/proc/self/exe"
+
+// Program is the file name of the small program that holds only this package (cmd/runnerd-shim).
+const Program = "runnerd-shim"
+
+// program is what a shim is started from: the small program beside this one, or this one. After an
+// upgrade replaced this file it is this one, so that both sides are of one version.
+func program() string {
+	path, err := os.Readlink(self)
+	if err != nil || strings.HasSuffix(path, " (deleted)") {
+		return self
+	}
+	own, err1 := os.Stat(path)
+	beside := filepath.Join(filepath.Dir(path), Program)
+	other, err2 := os.Lstat(beside)
+	if err1 != nil || err2 != nil || !other.Mode().IsRegular() || other.Mode()&0o111 == 0 {
+		return self
+	}
+	a, ok1 := own.Sys().(*syscall.Stat_t)
+	b, ok2 := other.Sys().(*syscall.Stat_t)
+	if !ok1 || !ok2 || a.Uid != b.Uid || other.Mode().Perm()&0o022&^own.Mode().Perm() != 0 {
+		return self // whoever could write it need not be who could write this one
+	}
+	return beside
+}
+
+// fork starts a program of this package with files as descriptors 0, 1, 2, ...
+func fork(path, argument string, files []uintptr, attributes *syscall.SysProcAttr,
+	variables ...string) (int, error) {
+	return syscall.ForkExec(path, []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
-		Env:   lean,
+		Env:   append(variables, lean...),
 		Files: files,
 		Sys:   attributes,
 	})

@@ -8,6 +8,8 @@ package imagetest
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/tls"
+	"debug/elf"
 	"encoding/pem"
 	"io"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,12 +95,18 @@ var busyboxes = []string{"/bin/busybox", "/usr/bin/busybox"}
 var shell = sync.OnceValues(func() ([]byte, string) {
 	for _, path := range busyboxes {
 		text, err := os.ReadFile(path)
-		if err == nil && bytes.HasPrefix(text, []byte("\x7fELF")) && !bytes.Contains(text, []byte("ld-linux")) {
+		if err == nil && isStatic(text) {
 			return text, "busybox"
 		}
 	}
 	return nil, ""
 })
+
+// isStatic reports whether a program needs no loader.
+func isStatic(text []byte) bool {
+	file, err := elf.NewFile(bytes.NewReader(text))
+	return err == nil && !slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+}
 
 // Busybox is an image with a shell, /etc/passwd with users root and app (1000), and a set-user-id file.
 // On a host without a static busybox it holds a program built from Go, /bin/true alone.
@@ -158,6 +167,7 @@ func buildTrue(t testing.TB) []byte {
 // Registry is a registry on loopback.
 type Registry struct {
 	Host   string // 127.0.0.1:PORT
+	Name   string // localhost:PORT, the same
 	CA     []byte // PEM of the certificate to trust
 	server *httptest.Server
 	mutex  sync.Mutex
@@ -187,14 +197,16 @@ func start(t testing.TB, secure bool) *Registry {
 		plain.ServeHTTP(w, q)
 	})
 	if secure {
-		r.server = httptest.NewTLSServer(handler)
-		certificate := r.server.Certificate()
-		r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
+		r.server = httptest.NewUnstartedServer(handler)
+		r.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t)}}
+		r.server.StartTLS()
+		r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.server.TLS.Certificates[0].Certificate[0]})
 	} else {
 		r.server = httptest.NewServer(handler)
 	}
 	r.server.Config.ErrorLog = discard()
 	r.Host = r.server.Listener.Addr().String()
+	r.Name = strings.Replace(r.Host, "127.0.0.1", "localhost", 1)
 	t.Cleanup(r.server.Close)
 	return r
 }

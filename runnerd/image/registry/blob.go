@@ -41,7 +41,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.timer.Reset(b.stall)
 	}
-	if err != nil && err != io.EOF && context.Cause(b.ctx) != nil {
+	if err != nil && context.Cause(b.ctx) != nil { // an end that follows from giving up is none
 		err = context.Cause(b.ctx)
 	}
 	return n, err
@@ -168,6 +168,14 @@ func (b *blob) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// rest is the range of bytes that are still to come, "" for all.
+func (b *blob) rest() string {
+	if b.written == 0 || !b.exact {
+		return ""
+	}
+	return fmt.Sprintf("bytes=%d-%d", b.written, b.size-1) // some registries insist on an end
+}
+
 func (b *blob) complete() bool { return !b.exact || b.written == b.size }
 func (b *blob) right() bool    { return manifest.Digest(b.hash.Sum(nil)) == b.digest }
 
@@ -226,7 +234,7 @@ func (f *fetcher) continueBlob(ctx context.Context, address string, b *blob) err
 	if b.exact && b.complete() {
 		return nil
 	}
-	body, response, err := f.get(ctx, address, b.written)
+	body, response, err := f.get(ctx, address, b.rest())
 	if response != nil && response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 		err = errors.Join(err, b.rewind(0))
 	}
@@ -234,7 +242,7 @@ func (f *fetcher) continueBlob(ctx context.Context, address string, b *blob) err
 		return err
 	}
 	defer body.Close()
-	if b.written > 0 && !continues(response, b.written) {
+	if b.written > 0 && !continues(response, b.written) { // also after a module broke off
 		if err := b.rewind(0); err != nil { // it sends the whole again
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -203,7 +202,7 @@ func (f *fetcher) config(ctx context.Context, d *manifest.Document) ([]byte, err
 // document fetches a small document and compares its digest, unless that is zero.
 func (f *fetcher) document(ctx context.Context, path string, digest manifest.Digest) (text []byte, err error) {
 	err = f.retry(ctx, func() error {
-		body, _, err := f.get(ctx, f.base+path, 0)
+		body, _, err := f.get(ctx, f.base+path, "")
 		if err != nil {
 			return err
 		}
@@ -226,8 +225,8 @@ func (f *fetcher) document(ctx context.Context, path string, digest manifest.Dig
 	return text, nil
 }
 
-// get makes one request from an offset. The body ends with an error when nothing comes for a while.
-func (f *fetcher) get(ctx context.Context, address string, offset int64) (io.ReadCloser, *http.Response, error) {
+// get makes one request, for a range of bytes unless that is empty. The body ends with an error when nothing comes for a while.
+func (f *fetcher) get(ctx context.Context, address, bytes string) (io.ReadCloser, *http.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -235,15 +234,15 @@ func (f *fetcher) get(ctx context.Context, address string, offset int64) (io.Rea
 		return nil, nil, refuse("%.200q is no address: %v", address, err)
 	}
 	request.Header.Set("Accept", strings.Join(append(slices.Clone(manifest.Accepted), "*/*"), ", "))
-	if offset > 0 {
-		request.Header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
+	if bytes != "" {
+		request.Header.Set("Range", bytes)
 	}
 	response, err := f.client.Do(request)
 	if err != nil {
 		cancel(nil)
 		return nil, nil, f.explainAccess(unwrapURL(err))
 	}
-	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent && offset > 0 {
+	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent && bytes != "" {
 		body := &watchedBody{inner: response.Body, cancel: cancel, stall: f.job.Timing.Stall, ctx: ctx,
 			who: f.who}
 		body.timer = time.AfterFunc(body.stall, body.expire)

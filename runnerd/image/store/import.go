@@ -164,20 +164,43 @@ func (s *Store) Missing(diffs []manifest.Digest) []bool {
 
 func (s *Store) importLayers(from Source, d documents, wanted Wanted, progress Progress) (Image, error) {
 	d.record.Chain = chain(d.diffs)
+	var staged []string
 	for i, id := range d.record.Chain {
 		progress(i+1, len(d.diffs), 0)
 		size, err := s.layerSize(id)
 		if err != nil {
 			report := func(bytes int64) { progress(i+1, len(d.diffs), bytes) }
-			size, err = s.importLayer(from, id, d.document.Layers[i], d.diffs[i], report)
+			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], report)
+			staged = append(staged, id)
 		}
 		if err != nil {
 			return Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(d.diffs), err)
 		}
 		d.record.Size += size
 	}
+	if err := s.adoptLayers(staged); err != nil {
+		return Image{}, err
+	}
 	d.record.References = appendReference(nil, wanted.Reference)
 	return d.record.image(wanted.Digest), s.save(wanted.Digest, &d.record)
+}
+
+// adoptLayers gives staged layers their names once all that is in them is on disk: a name stands for a
+// whole layer, also after a loss of power.
+func (s *Store) adoptLayers(staged []string) error {
+	if len(staged) == 0 {
+		return nil
+	}
+	layers := filepath.Join(s.directory, layersName)
+	if err := syncFileSystem(layers); err != nil {
+		return err
+	}
+	for _, id := range staged {
+		if err := os.Rename(filepath.Join(layers, stagePrefix+id), filepath.Join(layers, id)); err != nil {
+			return err
+		}
+	}
+	return syncDirectory(layers)
 }
 
 // Names in and around the directory of a layer.
@@ -196,8 +219,8 @@ func (s *Store) layerSize(id string) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// importLayer unpacks one layer under another name and renames it when it is whole and on disk.
-func (s *Store) importLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest,
+// stageLayer unpacks one layer under another name. The caller removes what a failure leaves.
+func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest,
 	progress func(int64),
 ) (size int64, err error) {
 	if err := s.room(); err != nil {
@@ -208,12 +231,10 @@ func (s *Store) importLayer(from Source, id string, descriptor manifest.Descript
 		return 0, err
 	}
 	defer blob.Close()
-	layers := filepath.Join(s.directory, layersName)
-	stage := filepath.Join(layers, stagePrefix+id)
+	stage := filepath.Join(s.directory, layersName, stagePrefix+id)
 	if err := os.RemoveAll(stage); err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(stage) // nothing there once it is renamed
 	if err := os.MkdirAll(filepath.Join(stage, diffName), 0o755); err != nil {
 		return 0, err
 	}
@@ -224,17 +245,7 @@ func (s *Store) importLayer(from Source, id string, descriptor manifest.Descript
 	if err != nil {
 		return 0, err
 	}
-	text := strconv.AppendInt(nil, size, 10)
-	if err := os.WriteFile(filepath.Join(stage, sizeName), text, 0o600); err != nil {
-		return 0, err
-	}
-	if err := syncFileSystem(stage); err != nil {
-		return 0, err
-	}
-	if err := os.Rename(stage, filepath.Join(layers, id)); err != nil {
-		return 0, err
-	}
-	return size, syncDirectory(layers)
+	return size, os.WriteFile(filepath.Join(stage, sizeName), strconv.AppendInt(nil, size, 10), 0o600)
 }
 
 // unpack gives the library what the filter lets through. The library works in a child whose root

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -236,7 +237,7 @@ func chownTree(root string, ids IDRange) error {
 			}
 		}
 		if n > 0 {
-			return unix.Lsetxattr(path, capabilityName, capability[:n], 0)
+			return unix.Lsetxattr(path, capabilityName, ids.capability(capability[:n]), 0)
 		}
 		return nil
 	})
@@ -245,4 +246,18 @@ func chownTree(root string, ids IDRange) error {
 const (
 	capabilityName = "security.capability"
 	capabilityMax  = 64
+	// The second revision belongs to root of the host, the third names the root that it belongs to.
+	capabilitySecond     = 0x02000000
+	capabilityThird      = 0x03000000
+	capabilitySecondSize = 20
 )
+
+// capability makes capabilities of a file those of the container's root.
+func (r IDRange) capability(value []byte) []byte {
+	if len(value) != capabilitySecondSize || binary.LittleEndian.Uint32(value)&0xff000000 != capabilitySecond {
+		return value
+	}
+	flags := binary.LittleEndian.Uint32(value) & 0x00ffffff
+	third := binary.LittleEndian.AppendUint32(nil, capabilityThird|flags)
+	return binary.LittleEndian.AppendUint32(append(third, value[4:]...), r.Base)
+}

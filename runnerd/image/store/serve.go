@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,7 +26,7 @@ func (s *Store) Serve(conn *packet.Conn, idle time.Duration) error {
 		var request Request
 		file, err := conn.Receive(&request)
 		switch {
-		case errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed):
+		case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed):
 			server.running.Wait()
 			return nil
 		case err != nil:

@@ -84,7 +84,13 @@ func Open(directory string) (*Store, error) {
 	s := &Store{directory: directory, lock: lock}
 	s.roots.init(filepath.Join(directory, rootsName))
 	s.floor = Floor(directory)
-	if err := s.pruneLayers(); err != nil {
+	// The child that unpacked for a process which was killed ends a moment later, when its input does.
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
+		if err = s.pruneLayers(); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil {
 		lock.Close()
 		return nil, err
 	}

@@ -1,8 +1,0 @@
-package imagetest
-
-import (
-	"io"
-	"log"
-)
-
-func discard() *log.Logger { return log.New(io.Discard, "", 0) }
