@@ -9,7 +9,7 @@ DESTDIR  ?=
 T        ?= 60s
 PACKAGES ?= ./...
 LDFLAGS  := -s -w -X colloid.net/internal/version.Stamped=$(VERSION)
-PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd ./cmd/runnerd-shim
+PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd ./cmd/runnerd-shim ./cmd/runnerd-wasm
 DEMO     := bin/demo -bin bin
 
 export CGO_ENABLED := 0
@@ -97,6 +97,7 @@ install: build ## programs and shell completions below $(DESTDIR)$(PREFIX)
 	install -D -m 0755 bin/meshd $(DESTDIR)$(PREFIX)/lib/colloid/meshd
 	install -D -m 0755 bin/runnerd $(DESTDIR)$(PREFIX)/lib/colloid/runnerd
 	install -D -m 0755 bin/runnerd-shim $(DESTDIR)$(PREFIX)/lib/colloid/runnerd-shim
+	install -D -m 0755 bin/runnerd-wasm $(DESTDIR)$(PREFIX)/lib/colloid/runnerd-wasm
 	bin/colloid completion bash > bin/colloid.bash
 	bin/colloid completion zsh > bin/_colloid
 	bin/colloid completion fish > bin/colloid.fish

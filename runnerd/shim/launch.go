@@ -105,13 +105,17 @@ const Program = "runnerd-shim"
 
 // program is what a shim is started from: the small program beside this one, or this one. After an
 // upgrade replaced this file it is this one, so that both sides are of one version.
-func program() string {
+func program() string { return Beside(Program) }
+
+// Beside gives the path of a small program beside this one, or this one's if it is not there or not to be
+// trusted as this one is.
+func Beside(name string) string {
 	path, err := os.Readlink(self)
 	if err != nil || strings.HasSuffix(path, " (deleted)") {
 		return self
 	}
 	own, err1 := os.Stat(path)
-	beside := filepath.Join(filepath.Dir(path), Program)
+	beside := filepath.Join(filepath.Dir(path), name)
 	other, err2 := os.Lstat(beside)
 	if err1 != nil || err2 != nil || !other.Mode().IsRegular() || other.Mode()&0o111 == 0 {
 		return self
