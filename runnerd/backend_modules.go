@@ -90,7 +90,7 @@ func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, erro
 	j.limits.MemoryMiB = policy.WasmMemoryMiB(j.spec) + wasmEngineMiB
 	worker := b.worker
 	if worker == "" {
-		worker = shim.Beside(wasm.Program)
+		worker = "/proc/self/exe"
 	}
 	binary, err := os.Open(worker)
 	if err != nil {

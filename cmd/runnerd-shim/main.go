@@ -1,8 +1,6 @@
-// Command runnerd-shim is the part of runnerd that stands beside each running instance: the programs
-// "shim" and "stage" of package runnerd/shim. It is a program of its own because there is one per
-// instance and it is in the way of every start: without the image store and the rings of runnerd it
-// begins several milliseconds earlier and takes less memory. runnerd finds it beside its own file; without
-// it, runnerd starts itself instead.
+// Command runnerd-shim is what runnerd puts between itself and a workload: "runnerd-shim shim" watches one
+// instance, "runnerd-shim stage" becomes it. It is a program of its own because there is one for each instance
+// and runnerd carries much that these need not: see docs/decisions.md. Nobody starts it by hand.
 package main
 
 import (
@@ -21,6 +19,6 @@ func main() {
 			os.Exit(shim.StageMain())
 		}
 	}
-	fmt.Fprintln(os.Stderr, "runnerd-shim is started by runnerd, not by hand")
+	fmt.Fprintln(os.Stderr, "runnerd-shim: started by runnerd, not by hand")
 	os.Exit(2)
 }

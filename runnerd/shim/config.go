@@ -72,8 +72,8 @@ var errConfig = errors.New("shim: configuration lacks the directory or the argum
 
 func parseConfig(r record.Record) (*Config, error) {
 	if version := r.Get("version"); version != configVersion {
-		return nil, fmt.Errorf("shim: configuration of version %.20q, expected %s: runnerd and %s are not of one release",
-			version, configVersion, Program)
+		return nil, fmt.Errorf("shim: configuration of version %.20q, expected %s: runnerd and runnerd-shim are not of one release",
+			version, configVersion)
 	}
 	c := &Config{
 		Directory:   r.Get("directory"),

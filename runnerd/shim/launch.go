@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -63,7 +62,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 	for i, extra := range c.Extra {
 		files = placeExtra(files, i, extra.Fd())
 	}
-	pid, err := fork(program(), ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
+	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -97,41 +96,34 @@ func readReady(from *os.File) (procfs.Process, error) {
 	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
 }
 
-// self is this very program, also after an upgrade replaced its file.
-const self = "/proc/self/exe"
+// program is what is started as shim and stage: this binary, unless UseProgram said otherwise.
+var program = "/proc/self/exe"
 
-// Program is the file name of the small program that holds only this package (cmd/runnerd-shim).
-const Program = "runnerd-shim"
+// programDescriptor is the lowest number of the kept descriptor. What a workload inherits has lower ones.
+const programDescriptor = 500
 
-// program is what a shim is started from: the small program beside this one, or this one. After an
-// upgrade replaced this file it is this one, so that both sides are of one version.
-func program() string { return Beside(Program) }
-
-// Beside gives the path of a small program beside this one, or this one's if it is not there or not to be
-// trusted as this one is.
-func Beside(name string) string {
-	path, err := os.Readlink(self)
-	if err != nil || strings.HasSuffix(path, " (deleted)") {
-		return self
+// UseProgram makes shims and stages of this process run the small binary at path (runnerd-shim). It is opened
+// once, so that an upgrade that replaces the file changes nothing for a runnerd that is running, and the
+// descriptor is kept for good. Call it before the first Launch.
+func UseProgram(path string) error {
+	low, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
 	}
-	own, err1 := os.Stat(path)
-	beside := filepath.Join(filepath.Dir(path), name)
-	other, err2 := os.Lstat(beside)
-	if err1 != nil || err2 != nil || !other.Mode().IsRegular() || other.Mode()&0o111 == 0 {
-		return self
+	defer unix.Close(low)
+	// Far above the numbers that a child's own descriptors take before it executes this one.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, programDescriptor)
+	if err != nil {
+		return fmt.Errorf("keep %s open: %w", path, err)
 	}
-	a, ok1 := own.Sys().(*syscall.Stat_t)
-	b, ok2 := other.Sys().(*syscall.Stat_t)
-	if !ok1 || !ok2 || a.Uid != b.Uid || other.Mode().Perm()&0o022&^own.Mode().Perm() != 0 {
-		return self // whoever could write it need not be who could write this one
-	}
-	return beside
+	program = fmt.Sprintf("/proc/self/fd/%d", fd)
+	return nil
 }
 
-// fork starts a program of this package with files as descriptors 0, 1, 2, ...
-func fork(path, argument string, files []uintptr, attributes *syscall.SysProcAttr,
-	variables ...string) (int, error) {
-	return syscall.ForkExec(path, []string{"runnerd", argument}, &syscall.ProcAttr{
+// forkSelf starts this binary again with files as descriptors 0, 1, 2, ...
+// The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
+func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr, variables ...string) (int, error) {
+	return syscall.ForkExec(program, []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(variables, lean...),
 		Files: files,

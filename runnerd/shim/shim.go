@@ -258,9 +258,9 @@ func forkStage(c *Config, standard [3]uintptr, binary uintptr, host *sandbox.Hos
 	}
 	files = c.forwardExtra(files)
 	if host == nil {
-		pid, err = fork(self, ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
+		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
 	} else {
-		pid, err = host.Fork(func() (int, error) { return fork(self, ArgumentStage, files, host.Attributes()) })
+		pid, err = host.Fork(func() (int, error) { return forkSelf(ArgumentStage, files, host.Attributes()) })
 	}
 	config[0].Close()
 	word[0].Close()
