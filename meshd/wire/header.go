@@ -50,8 +50,8 @@ func LooksLike(datagram []byte) bool {
 }
 
 // ParseHeader splits a datagram into header, payload and trailer (specification 3.3). The trailer is
-// empty on an open wire and in the join handshake, else TrailerSize bytes; anything else is an
-// error. With ErrType the header is filled, so that the caller can count by type (F26).
+// empty on an open wire and in the join handshake, else TrailerSize bytes, of a STREAM_OPEN also
+// HopTrailerSize; anything else is an error. With ErrType the header is filled, so that the caller can count by type (F26).
 func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err error) {
 	if len(datagram) < HeaderSize {
 		return Header{}, nil, nil, ErrShort
@@ -76,7 +76,8 @@ func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err e
 		return header, nil, nil, ErrLength
 	}
 	trailer = datagram[end:]
-	if len(trailer) != 0 && (len(trailer) != TrailerSize || header.Type.Joining()) {
+	hop := len(trailer) == HopTrailerSize && header.Type == TypeStreamOpen
+	if len(trailer) != 0 && !hop && (len(trailer) != TrailerSize || header.Type.Joining()) {
 		return header, nil, nil, ErrTrailer
 	}
 	if !header.Sender.Valid() {
