@@ -91,6 +91,7 @@ type Mux struct {
 	list    []*Stream             // in order of class, then of age
 	relays  relayTable
 	nextID  uint32
+	drawn   bool
 	now     clock.Instant
 	kicked  bool
 	starved bool // a writer waits for memory
@@ -141,7 +142,6 @@ func New(options Options) *Mux {
 		options: options,
 		pool:    pool{max: options.MemoryMax / chunkSize},
 		streams: make(map[streamKey]*Stream),
-		nextID:  options.Random.Uint32(),
 		payload: make([]byte, 0, wire.PayloadMax), extension: make([]byte, 0, 256),
 		accepts: acceptBurst, stale: true,
 	}
@@ -219,6 +219,9 @@ func (m *Mux) Open(target wire.CellID, kind wire.StreamType, name, grant []byte,
 // drawID finds a number that no stream between the two cells has. Bit 31 says which of the two opened it,
 // so that both ends never choose the same (F149).
 func (m *Mux) drawID(target wire.CellID) uint32 {
+	if !m.drawn { // not with New: a cell that opens no stream draws nothing
+		m.nextID, m.drawn = m.options.Random.Uint32(), true
+	}
 	for {
 		m.nextID++
 		id := m.nextID &^ (1 << 31)

@@ -49,6 +49,7 @@ type place struct {
 	next   func(target, source, previous wire.CellID) wire.CellID
 	routes func(target wire.CellID, attempt int) wire.CellID
 	armed  clock.Instant
+	ticket int
 }
 
 type flight struct {
@@ -58,6 +59,7 @@ type flight struct {
 	hop    wire.CellID
 	raw    []byte // nil: a tick
 	run    func()
+	ticket int
 }
 
 type flights []flight
@@ -182,7 +184,8 @@ func (b *bench) arm(p *place) {
 		return
 	}
 	p.armed = at
-	b.push(flight{at: at, to: p})
+	p.ticket++
+	b.push(flight{at: at, to: p, ticket: p.ticket})
 }
 
 // run lets time pass until done or limit; it reports whether done came true.
@@ -211,6 +214,7 @@ func (b *bench) step() {
 			b.arm(p)
 		}
 	case f.to == nil || f.to.dead:
+	case f.raw == nil && f.ticket != f.to.ticket:
 	case f.raw == nil:
 		f.to.armed = 0
 		if f.to.mux.Deadline() <= b.now {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"encoding/binary"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -186,6 +187,32 @@ func (m *Mux) relay(now clock.Instant, d *Datagram, id uint32) bool {
 		m.relayClose(e, d, fromSource)
 	}
 	return true
+}
+
+// HopOf returns the cell that a datagram should have come from directly, 0 if none is known: only that cell
+// can tell whether it is reached at the address it came from (F155).
+func (m *Mux) HopOf(d *Datagram) wire.CellID {
+	if d.Header.Type == wire.TypeStreamOpen {
+		return d.Hop
+	}
+	if len(d.Payload) < 4 {
+		return 0
+	}
+	id := binary.BigEndian.Uint32(d.Payload)
+	if d.Header.Nonce == low(m.options.Self) {
+		if s := m.streams[streamKey{d.Header.Sender, id}]; s != nil {
+			return s.via
+		}
+		return 0
+	}
+	e := m.relays.find(id, d.Header.Sender, d.Header.Nonce, true)
+	switch {
+	case e == nil:
+		return 0
+	case e.source == d.Header.Sender:
+		return e.previous
+	}
+	return e.next
 }
 
 // relayClose notes what a CLOSE that passed says about the entry.
