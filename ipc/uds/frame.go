@@ -21,6 +21,11 @@ const (
 	CodePeers   Code = 0x0B // r  -> PeerList (JSON)
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
 	CodeDoor    Code = 0x0F // w  u8: 0 unlock, 1 lock -> DoorReply (JSON)
+
+	// Streams have no replies; the daemon sends these codes itself, see streams.go.
+	CodeStreamOpen  Code = 0x10 // r logs and metrics, w the rest: StreamOpen; from the daemon: handle u32
+	CodeStreamData  Code = 0x11 // as opened: handle u32, data
+	CodeStreamClose Code = 0x12 // as opened: StreamClose
 )
 
 // ReplyStatus is the first byte of a reply frame.

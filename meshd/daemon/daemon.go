@@ -182,6 +182,7 @@ func (d *Daemon) open() (err error) {
 		d.log.printf("%s", note)
 	}
 	serve := control.DefaultOptions(d.options.Socket, d.handle)
+	serve.OpenStream = d.openStream
 	serve.Log = func(line string) { d.log.printf("%s", line) }
 	d.control, err = control.Listen(serve)
 	if err != nil {

@@ -341,7 +341,7 @@ func (s *Stream) call() {
 	if owed&pendingAccepted != 0 {
 		s.endpoint.Accepted(s)
 	}
-	if owed&pendingReadable != 0 && (s.state != Closed || s.in.peek() != nil || owed&pendingClosed == 0) {
+	if owed&pendingReadable != 0 && s.reason == ReasonNone {
 		s.endpoint.Readable(s)
 	}
 	if owed&pendingWritable != 0 && (s.state.writable() || s.state == Opening) {
