@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/stream"
@@ -203,3 +204,6 @@ func (c *Cell) nextHop(target, source, previous wire.CellID) wire.CellID {
 	})
 	return best
 }
+
+// Members gives tests and checkers a look at the other cells. Nobody else may change them.
+func (c *Cell) Members() *overlay.Members { return c.members }

@@ -30,6 +30,8 @@ const (
 	// pacingQuantum is how much time one burst may cover: timers are not exact, and one wake-up per
 	// datagram would cost more than it smoothes.
 	pacingQuantum = 500 * time.Microsecond
+	// catchUp bounds what a late timer may make up for.
+	catchUp = 4 * time.Millisecond
 	// lossHeavy is the part of a round that must be lost to be taken for congestion.
 	lossHeavy = 0.12
 	lossCut   = 0.8
@@ -81,6 +83,7 @@ type congestion struct {
 	ceiling                   float64 // datagrams under way at most, 0 = no bound known
 
 	nextSend clock.Instant
+	paced    bool // the last datagram had to wait for it
 }
 
 func (c *congestion) init(step int) {
@@ -102,13 +105,18 @@ func (c *congestion) sent(now clock.Instant, s *sample, inFlight int) {
 	}
 	*s = sample{now, c.deliveredAt, c.firstSentAt, c.delivered, c.delivered < c.limited}
 	if rate := c.pacingRate(); rate > 0 {
-		c.nextSend = max(c.nextSend, now).Add(time.Duration(1e9 / rate))
+		earliest := now
+		if c.paced { // the timer came late: what should have left already may follow
+			earliest = now.Add(-catchUp)
+		}
+		c.nextSend = max(c.nextSend, earliest).Add(time.Duration(1e9 / rate))
 	}
 }
 
 // pace reports whether the next datagram may leave now.
 func (c *congestion) pace(now clock.Instant) bool {
-	return c.nextSend <= now.Add(pacingQuantum)
+	c.paced = c.nextSend > now.Add(pacingQuantum)
+	return !c.paced
 }
 
 // pacingRate is in datagrams per second, 0 without bound.

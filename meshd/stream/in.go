@@ -112,7 +112,7 @@ func (s *Stream) receiveData(now clock.Instant, data wire.StreamData) {
 	}
 	inOrder := data.Sequence == in.cum+1
 	var buffer *chunk
-	if in.room(data.Sequence) && (inOrder || m.pool.available() > scarce) {
+	if in.room(data.Sequence) && (inOrder || m.pool.available() > scarce) && m.share(s) {
 		buffer = m.pool.get()
 	}
 	if buffer == nil {

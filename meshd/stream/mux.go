@@ -20,7 +20,7 @@ const (
 	// turn is how many of them one stream sends before the next of its class.
 	turn          = 32
 	tombstonesMax = 256
-	tombstoneLife = 4 * rtoMax
+	tombstoneLife = 8 * rtoMax
 	// acceptRate bounds how many streams others may open here per second: each costs two scalar
 	// multiplications.
 	acceptRate  = 200
@@ -75,11 +75,13 @@ type streamKey struct {
 	id   uint32
 }
 
-// tombstone remembers a stream that ended in order, for the other end's CLOSE that comes again.
+// tombstone remembers a stream that ended, for the other end's CLOSE that comes again, and so that its
+// STREAM_OPEN does not begin another one.
 type tombstone struct {
 	key   streamKey
 	via   wire.CellID
-	cum   uint32
+	other [publicSize]byte
+	cum   uint32 // 0: it did not end in order
 	until clock.Instant
 }
 
@@ -257,9 +259,13 @@ func (m *Mux) remove(s *Stream) {
 	if m.streams[streamKey{s.peer, s.id}] == s {
 		delete(m.streams, streamKey{s.peer, s.id})
 	}
-	if s.in.fin != 0 && s.in.cum == s.in.fin {
-		m.bury(tombstone{streamKey{s.peer, s.id}, s.via, s.in.cum, m.now.Add(tombstoneLife)})
+	grave := tombstone{
+		key: streamKey{s.peer, s.id}, via: s.via, other: s.keys.other, until: m.now.Add(tombstoneLife),
 	}
+	if s.in.fin != 0 && s.in.cum == s.in.fin {
+		grave.cum = s.in.cum
+	}
+	m.bury(grave)
 	m.adaptGentle()
 }
 

@@ -3,8 +3,6 @@ package stream
 import (
 	"bytes"
 	"container/heap"
-	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -15,7 +13,7 @@ import (
 
 // bench is a network of Muxes in virtual time, without the rest of a cell.
 type bench struct {
-	t       testing.TB
+	t       fataler
 	random  *rand.Rand
 	now     clock.Instant
 	queue   flights
@@ -28,6 +26,12 @@ type bench struct {
 	strange map[wire.CellID]bool        // no members
 	tap     func(from, to wire.CellID, raw []byte)
 	drop    func(from, to wire.CellID, raw []byte) bool
+}
+
+// fataler is what a bench needs of a test; testing.TB and *rapid.T have it.
+type fataler interface {
+	Fatal(...any)
+	Fatalf(string, ...any)
 }
 
 // link is one direction between two cells.
@@ -77,7 +81,7 @@ func (f *flights) Pop() any {
 	return x
 }
 
-func newBench(t testing.TB, seed uint64, usual link) *bench {
+func newBench(t fataler, seed uint64, usual link) *bench {
 	return &bench{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: clock.Instant(time.Hour), usual: usual,
 		cells: map[wire.CellID]*place{}, links: map[[2]wire.CellID]*link{},
@@ -235,7 +239,7 @@ func (b *bench) step() {
 
 // end is an Endpoint that writes a counted pattern and checks what it reads.
 type end struct {
-	t        testing.TB
+	t        fataler
 	s        *Stream
 	write    int // bytes still to be written
 	wrote    int
@@ -356,6 +360,3 @@ func throughput(t testing.TB, seed uint64, l link, size int) float64 {
 	}
 	return float64(size) / b.now.Sub(start).Seconds()
 }
-
-var _ = fmt.Sprint
-var _ = binary.BigEndian

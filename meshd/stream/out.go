@@ -91,18 +91,18 @@ func (o *outgoing) grow() {
 }
 
 // write copies as much of p as there is room for.
-func (o *outgoing) write(p []byte, memory *pool) int {
-	total := 0
+func (s *Stream) write(p []byte) int {
+	o, total := &s.out, 0
 	for len(p) > 0 {
 		var slot *outSlot
 		if o.end != o.next {
 			slot = o.at(o.end - 1)
 		}
 		if slot == nil || slot.flags != 0 || slot.size == dataMax {
-			if !o.room() {
+			if !o.room() || !s.mux.share(s) {
 				break
 			}
-			buffer := memory.get()
+			buffer := s.mux.pool.get()
 			if buffer == nil {
 				break
 			}

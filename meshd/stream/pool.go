@@ -49,3 +49,14 @@ func (p *pool) used() int { return p.allocated - len(p.free) }
 
 // available is how many more chunks can be had.
 func (p *pool) available() int { return p.max - p.used() }
+
+// share reports whether a stream that holds so many chunks may have one more. The last eighth is for streams
+// that hold less than their share, so that readers who stopped cannot stop the others.
+func (m *Mux) share(s *Stream) bool {
+	available := m.pool.available()
+	if available > m.pool.max/8 {
+		return true
+	}
+	held := int(s.out.end-s.out.una) + int(s.in.top+1-s.in.read)
+	return available > 0 && held < m.pool.max/(4*len(m.list)+4)
+}

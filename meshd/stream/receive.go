@@ -89,7 +89,7 @@ func (m *Mux) mourn(now clock.Instant, d *Datagram, id uint32) bool {
 	key := streamKey{d.Header.Sender, id}
 	for i := range m.tombstones {
 		t := &m.tombstones[i]
-		if t.key == key && !t.until.Reached(now) {
+		if t.key == key && t.cum != 0 && !t.until.Reached(now) {
 			m.stats.Sent++
 			m.options.Send(t.via, wire.TypeStreamAck, low(key.peer),
 				wire.AppendStreamAck(m.payload[:0], wire.StreamAck{Stream: id, Sequence: t.cum}))
@@ -136,8 +136,11 @@ func (m *Mux) receiveReset(now clock.Instant, d *Datagram, end *wire.StreamClose
 	}
 	s := m.list[at]
 	if s.state == Opening {
-		s.via, s.openDue = 0, now
-		s.reason = Reason(end.Reason)
+		s.via, s.refusal = 0, Reason(end.Reason)
+		if s.refusals++; s.refusals <= refusalsQuick { // there are other ways; later it keeps to the intervals
+			s.tries--
+			s.openDue = now.Add(refusalPause)
+		}
 	} else {
 		s.suspect(now)
 	}
@@ -225,6 +228,12 @@ func (m *Mux) receiveOpen(now clock.Instant, d *Datagram) {
 			s.greet = s.state != Incoming
 			m.kick()
 			return
+		}
+	}
+	for i := range m.tombstones {
+		t := &m.tombstones[i]
+		if t.key == (streamKey{source, open.Stream}) && t.other == [publicSize]byte(key) && !t.until.Reached(now) {
+			return // late, or shown again: the stream is over
 		}
 	}
 	if reason := m.admit(now, source, d); reason != ReasonNone {

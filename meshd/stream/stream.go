@@ -48,6 +48,9 @@ const (
 	// openTries and openInterval: STREAM_OPEN is sent up to five times before the target counts as silent.
 	openTries    = 5
 	openInterval = 500 * time.Millisecond
+	// refusalsQuick relays that refuse are followed by the next after refusalPause.
+	refusalsQuick = 4
+	refusalPause  = 20 * time.Millisecond
 	// keepInterval is how often an idle stream shows that it lives; relays forget it after relayIdle.
 	keepInterval  = 5 * time.Second
 	probeInterval = 700 * time.Millisecond
@@ -86,8 +89,10 @@ type Stream struct {
 	heard    clock.Instant // last authentic sign of the other end
 	openDue  clock.Instant // next STREAM_OPEN, of the initiator
 	openSent clock.Instant
-	tries    int           // STREAM_OPENs without answer
-	route    int           // number of the way in use
+	tries    int    // STREAM_OPENs without answer
+	route    int    // number of the way in use
+	refusal  Reason // of the last relay that did not take it
+	refusals int
 	expires  clock.Instant // of an Incoming that nobody accepts
 	greet    bool          // STREAM_ACK 0 is to be sent
 }
@@ -132,7 +137,10 @@ func (s *Stream) Accept(endpoint Endpoint) {
 	s.move(eventAccept)
 	s.mux.kick()
 	if s.pair != nil {
-		s.pair.state = s.pair.state.next(eventAccept)
+		s.pair.move(eventAccept)
+		if s.pair.out.finished {
+			s.pair.move(eventFinish)
+		}
 		s.pair.raise(pendingAccepted)
 		s.pair.localFlush()
 		return
@@ -162,7 +170,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 		s.Reset(ReasonFailed)
 		return 0, ErrClosed
 	}
-	n := s.out.write(p, &s.mux.pool)
+	n := s.write(p)
 	s.wantWrite = n < len(p)
 	if s.wantWrite && s.out.room() { // there is no memory, not no window
 		s.mux.starved = true

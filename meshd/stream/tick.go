@@ -27,8 +27,12 @@ func (m *Mux) Tick(now clock.Instant) {
 	if m.starved && m.pool.available() > slabChunks {
 		m.starved = false
 		for _, s := range m.list {
-			if s.wantWrite && s.out.room() {
+			switch {
+			case !s.wantWrite || !s.out.room():
+			case m.share(s):
 				s.raise(pendingWritable)
+			default:
+				m.starved = true
 			}
 		}
 	}
@@ -138,7 +142,10 @@ func (s *Stream) timers(now clock.Instant) {
 // tryOpen sends STREAM_OPEN, each second time by another way.
 func (s *Stream) tryOpen(now clock.Instant) {
 	if s.tries >= openTries {
-		s.end(eventTimeout, ReasonTimeout)
+		if s.refusal == ReasonNone {
+			s.refusal = ReasonTimeout
+		}
+		s.end(eventTimeout, s.refusal)
 		return
 	}
 	if s.via == 0 || s.tries >= 2 {
@@ -148,10 +155,7 @@ func (s *Stream) tryOpen(now clock.Instant) {
 	s.tries++
 	interval := min(openInterval<<(s.tries-1), rtoMax)
 	if s.via == 0 {
-		s.openDue = now.Add(interval)
-		if s.tries >= openTries {
-			s.end(eventTimeout, ReasonNoRoute)
-		}
+		s.openDue, s.refusal = now.Add(interval), ReasonNoRoute
 		return
 	}
 	s.openDue = now.Add(interval)
