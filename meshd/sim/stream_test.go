@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 type talker struct {
 	t        *testing.T
 	s        *stream.Stream
-	left     int // to be written
+	left     int  // to be written
+	hold     bool // do not end when all is written
 	wrote    int
 	got      int
 	accepted bool
@@ -47,7 +49,9 @@ func (e *talker) pump() {
 			return
 		}
 	}
-	e.s.CloseWrite()
+	if !e.hold {
+		e.s.CloseWrite()
+	}
 }
 
 func (e *talker) Accepted(*stream.Stream) { e.accepted = true }
@@ -68,7 +72,7 @@ func (e *talker) Readable(s *stream.Stream) {
 	}
 	if s.End() && !e.ended {
 		e.ended = true
-		if e.left == 0 {
+		if e.left == 0 && !e.hold {
 			s.CloseWrite()
 		}
 	}
@@ -238,37 +242,40 @@ func TestF149_RebindingSources(t *testing.T) {
 		return source(from) && to == target || source(to) && from == target || source(from) && source(to)
 	}
 	took := listen(t, target, wire.StreamLogs)
-	const size = 400_000
+	const rounds, piece = 6, 60_000
 	var ends []*talker
 	for _, n := range w.Nodes()[3:] {
-		ends = append(ends, dial(t, n, target, wire.StreamLogs, size))
+		e := &talker{t: t, hold: true}
+		n.Input(func(clock.Instant) {
+			e.s, _ = n.cell.Streams().Open(target.ID(), wire.StreamLogs, []byte("spread.web"), nil, e)
+		})
+		ends = append(ends, e)
 	}
-	w.Until(20*time.Second, func() bool { return len(*took) == len(ends) })
-	done := func() bool {
-		for _, e := range *took {
-			if !e.ended {
-				return false
-			}
+	all := func(done func(e *talker) bool) func() bool {
+		return func() bool {
+			return len(*took) == len(ends) && !slices.ContainsFunc(ends, func(e *talker) bool { return !done(e) })
 		}
-		return len(*took) == len(ends)
 	}
-	// The streams are longer than the ports live: each writes a little at a time.
-	for round := range 6 {
+	if _, ok := w.Until(20*time.Second, all(func(e *talker) bool { return e.accepted })); !ok {
+		t.Fatalf("%d of %d streams", len(*took), len(ends))
+	}
+	for round := 1; round <= rounds; round++ {
 		for i, n := range w.Nodes()[3:] {
 			w.rebind(n, uint16(20000+100*round+i))
+			n.Input(func(clock.Instant) {
+				ends[i].left, ends[i].hold = piece, round < rounds
+				ends[i].pump()
+			})
 		}
-		w.Until(5*time.Second, nil2(done))
+		w.Run(5 * time.Second)
 	}
-	w.Until(60*time.Second, done)
+	w.Until(30*time.Second, all(func(e *talker) bool { return e.closed }))
 	for i, e := range *took {
-		if e.got != size || !e.ended {
-			t.Errorf("stream %d: %d of %d bytes, %v %v", i, e.got, size, e.closed, e.reason)
+		if e.got != rounds*piece || !e.ended || e.reason != stream.ReasonNone {
+			t.Errorf("stream %d: %d bytes, %v %v", i, e.got, e.closed, e.reason)
 		}
 	}
 }
-
-// nil2 makes Until run its whole time.
-func nil2(func() bool) func() bool { return func() bool { return false } }
 
 // Much data through two relays that die one after the other: it goes on or ends with a reason, and no byte is
 // wrong. 16 MB, with COLLOID_SIM_LONG 1 GB.
