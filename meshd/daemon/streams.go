@@ -181,3 +181,7 @@ func (s *clientStream) Closed(from *stream.Stream, reason stream.Reason) {
 	}
 	s.close(errno, fmt.Sprintf("stream to %s on cell %v: %v", from.Name(), from.Peer(), reason))
 }
+
+// Serve names who takes the streams of one kind that are opened to this cell; see cell.Cell.Serve. It must be
+// called before Run.
+func (d *Daemon) Serve(kind wire.StreamType, service func(s *stream.Stream)) { d.cell.Serve(kind, service) }
