@@ -43,7 +43,7 @@ race: ## the tests under the race detector (needs a C compiler)
 
 .PHONY: bench
 bench: ## figures of the core, one line each: BENCH name value
-	cd bench && $(GO) run ./core && $(GO) run -ldflags=-checklinkname=0 ./giouring
+	cd bench && $(GO) run ./core && $(GO) run ./stream && $(GO) run -ldflags=-checklinkname=0 ./giouring
 
 .PHONY: bench-packages
 bench-packages: ## the Go benchmarks of all packages

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -8,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -47,15 +50,26 @@ func measureLink() {
 		stream = append(stream, bytes/time.Since(begin).Seconds()/1e6)
 		p.close()
 		var listener net.Listener
-		l.enter(1)(func() { listener, err = net.Listen("tcp", "10.251.7.2:7000") })
+		l.enter(1)(func() {
+			listener, err = (&net.ListenConfig{Control: cubic}).Listen(context.Background(), "tcp", "10.251.7.2:7000")
+		})
 		must(err)
 		tcp = append(tcp, overTCP(listener, func() (c net.Conn, err error) {
-			l.enter(0)(func() { c, err = net.Dial("tcp", "10.251.7.2:7000") })
+			l.enter(0)(func() { c, err = (&net.Dialer{Control: cubic}).Dial("tcp", "10.251.7.2:7000") })
 			return c, err
 		}, bytes, 10*time.Second))
 	}
 	bench("link_stream_mb_s", median(stream))
 	bench("tcp_50ms_1pct_mb_s", median(tcp))
+}
+
+// cubic chooses the congestion control of a socket: the default of a host may be another.
+func cubic(_, _ string, c syscall.RawConn) error {
+	var failure error
+	err := c.Control(func(fd uintptr) {
+		failure = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")
+	})
+	return errors.Join(err, failure)
 }
 
 // enter runs a function in one of the namespaces.
