@@ -131,8 +131,13 @@ func (c *Cell) sendStreamOpen(to, originator wire.CellID, nonce uint32, payload 
 		c.counters.malformed++
 		return
 	}
+	version, ok := c.versionFor(to)
+	if !ok {
+		c.counters.noVersion++
+		return
+	}
 	header := wire.Header{
-		Type: wire.TypeStreamOpen, PayloadLength: uint16(len(payload)), Sender: originator, Nonce: nonce,
+		Version: version, Type: wire.TypeStreamOpen, PayloadLength: uint16(len(payload)), Sender: originator, Nonce: nonce,
 	}
 	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
 	c.transmit(m.Address, c.sealer.SealHop(datagram))

@@ -184,4 +184,6 @@ func (s *clientStream) Closed(from *stream.Stream, reason stream.Reason) {
 
 // Serve names who takes the streams of one kind that are opened to this cell; see cell.Cell.Serve. It must be
 // called before Run.
-func (d *Daemon) Serve(kind wire.StreamType, service func(s *stream.Stream)) { d.cell.Serve(kind, service) }
+func (d *Daemon) Serve(kind wire.StreamType, service func(s *stream.Stream)) {
+	d.cell.Serve(kind, service)
+}

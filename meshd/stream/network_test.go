@@ -136,7 +136,7 @@ func (b *bench) link(from, to wire.CellID) *link {
 func (b *bench) cut(x, y wire.CellID) { b.link(x, y).cut, b.link(y, x).cut = true, true }
 
 func (b *bench) send(p *place, to wire.CellID, kind wire.Type, sender wire.CellID, nonce uint32, payload []byte) {
-	header := wire.Header{Type: kind, PayloadLength: uint16(len(payload)), Sender: sender, Nonce: nonce}
+	header := wire.Header{Version: wire.Version, Type: kind, PayloadLength: uint16(len(payload)), Sender: sender, Nonce: nonce}
 	raw := append(wire.AppendHeader(make([]byte, 0, wire.DatagramMax), header), payload...)
 	if len(raw)+wire.TrailerSize > wire.DatagramMax {
 		b.t.Fatalf("a sealed datagram of %d bytes", len(raw)+wire.TrailerSize)

@@ -118,7 +118,7 @@ type wired struct {
 }
 
 func (w *wired) send(_ wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
-	header := wire.Header{Type: kind, PayloadLength: uint16(len(payload)), Sender: w.id, Nonce: nonce}
+	header := wire.Header{Version: wire.Version, Type: kind, PayloadLength: uint16(len(payload)), Sender: w.id, Nonce: nonce}
 	if w.used == len(w.queue) {
 		w.queue = append(w.queue, make([]byte, 0, wire.DatagramMax))
 	}

@@ -127,6 +127,7 @@ const (
 
 // Header is the 16-byte common header.
 type Header struct {
+	Version       uint8
 	Type          Type
 	PayloadLength uint16
 	Sender        CellID
