@@ -43,7 +43,7 @@ race: ## the tests under the race detector (needs a C compiler)
 
 .PHONY: bench
 bench: build ## figures of the core and of modules, one line each: BENCH name value
-	cd bench && $(GO) run ./core && $(GO) run ./runtimes && $(GO) run -ldflags=-checklinkname=0 ./giouring
+	cd bench && $(GO) run ./core && $(GO) run ./stream && $(GO) run ./runtimes && $(GO) run -ldflags=-checklinkname=0 ./giouring
 	cd bench && $(GO) run ./wasm -bin ../bin
 	@$(GO) test -run '^$$' -bench '^BenchmarkColdStart$$' -benchtime 200x ./runnerd/wasm | \
 		awk '/ns\/op/ { printf "BENCH wasm_cold_ms %.2f\n", $$3 / 1e6 }'
