@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -40,6 +41,8 @@ type Options struct {
 	DenyRing bool
 	// CellArguments are added to every cell's command line.
 	CellArguments []string
+	// Modules are WebAssembly modules in Binaries that the hosts' policy lets workloads run.
+	Modules []string
 	// Log tells what happens; nil is silent.
 	Log func(format string, arguments ...any)
 }
@@ -113,7 +116,11 @@ func (c *Cluster) installPrograms() error {
 	if err := os.Mkdir(c.programs(), 0o755); err != nil {
 		return err
 	}
-	for _, name := range append([]string{"colloid", "meshd", "runnerd", "runnerd-shim"}, c.options.Programs...) {
+	names := slices.Clone(c.options.Programs)
+	for _, pkg := range Appliance {
+		names = append(names, filepath.Base(pkg))
+	}
+	for _, name := range append(names, c.options.Modules...) {
 		if err := copyProgram(filepath.Join(c.options.Binaries, name), c.Program(name)); err != nil {
 			return fmt.Errorf("install %s: %w", name, err)
 		}

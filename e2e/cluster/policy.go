@@ -21,6 +21,13 @@ func (c *Cluster) writePolicies() error {
 		fmt.Fprintf(&text, "process %s {\n    sha256 any\n    port 1024-65535\n    args any\n    env any\n}\n",
 			c.Program(name))
 	}
+	if len(c.options.Modules) > 0 {
+		text.WriteString("wasm {\n")
+		for _, name := range c.options.Modules {
+			fmt.Fprintf(&text, "    module %s\n", c.Program(name))
+		}
+		text.WriteString("}\n")
+	}
 	var problems []error
 	for cell := range c.options.Cells {
 		policy, err := text.String(), error(nil)

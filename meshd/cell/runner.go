@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -197,13 +198,21 @@ func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 	case reconcile.Stopping:
 		instance.State = state.EndpointDraining
 	case reconcile.Backoff:
-		instance.State = state.EndpointBackoff
+		instance.State, instance.Reason = state.EndpointBackoff, whyEnded(&actual)
 	case reconcile.Exited:
-		instance.State, instance.ExitCode = state.EndpointExited, actual.ExitCode
+		instance.State, instance.ExitCode, instance.Reason = state.EndpointExited, actual.ExitCode, actual.Reason
 	default:
 		return instance, false
 	}
 	return instance, true
+}
+
+// whyEnded is the reason of an instance that has ended and will be started again.
+func whyEnded(actual *reconcile.Actual) string {
+	if actual.Reason == "" {
+		return fmt.Sprintf("ended with exit code %d", actual.ExitCode)
+	}
+	return actual.Reason
 }
 
 // actualSorted returns the instances in a fixed order: decisions must not depend on a map's.

@@ -213,10 +213,14 @@ func (c *Cell) describeRollout(status *uds.WorkloadStatus, view *workloadView) {
 	}
 }
 
-// endedReason leads from an instance that does not stay to the cell that knows why.
+// endedReason says why an instance does not stay, or, where its cell had no room to say it, who knows.
 func endedReason(instances []uds.InstanceInfo) string {
 	for _, instance := range instances {
-		if instance.State == state.EndpointBackoff.String() {
+		switch {
+		case instance.State != state.EndpointBackoff.String():
+		case instance.Reason != "":
+			return "on cell " + instance.Cell + ": " + instance.Reason
+		default:
 			return "an instance has ended: `colloid explain` on " + instance.Cell + " says how"
 		}
 	}
@@ -241,7 +245,7 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 			info := uds.InstanceInfo{
 				Cell: id.String(), Slot: int(instance.Slot), State: instance.State.String(),
 				Ports: instance.Ports, Restarts: int(instance.Restarts), Digest: hex64(instance.Digest),
-				Placed: placed[id],
+				Placed: placed[id], Reason: instance.Reason,
 			}
 			if endpoint.Address.IsValid() {
 				info.Address = endpoint.Address.String()
@@ -272,7 +276,7 @@ func (c *Cell) describeLocal(info *uds.InstanceInfo, keyHash uint64, instance st
 	}
 	info.PID, info.Reason = int(actual.PID), actual.Reason
 	if info.Reason == "" && (actual.State == reconcile.Backoff || actual.State == reconcile.Exited) {
-		info.Reason = fmt.Sprintf("ended with exit code %d", actual.ExitCode)
+		info.Reason = whyEnded(&actual)
 	}
 	if actual.State == reconcile.Exited {
 		info.Reason += ", is not started again"
@@ -406,6 +410,9 @@ func (c *Cell) metrics() []uds.Metric {
 			metrics = append(metrics, counter(fmt.Sprintf("messages_unknown_type_%02x_total", kind),
 				"datagrams of a message type that this version does not know", dropped))
 		}
+	}
+	if c.config.Metrics != nil {
+		metrics = append(metrics, c.config.Metrics()...)
 	}
 	return metrics
 }

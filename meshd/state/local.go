@@ -105,6 +105,7 @@ type EndpointInstance struct {
 	State    EndpointState
 	Restarts uint16
 	ExitCode int32    // of EndpointExited; -1 = unknown
+	Reason   string   // why one in EndpointExited or EndpointBackoff ended, for people; "" = not said
 	Ports    []uint16 // as they answer on Address, in the order of the specification
 }
 
@@ -112,6 +113,7 @@ type EndpointInstance struct {
 const (
 	EndpointInstancesMax = 16
 	EndpointPortsMax     = 16
+	EndpointReasonMax    = 120 // bytes; a value has room for three or four
 )
 
 // CellEndpoint is the value of ep.<cell>.<workload>.
@@ -126,12 +128,13 @@ const (
 	tagAddress  = 2
 	tagInstance = 3
 	tagExit     = 4 // slot, digest and exit code of an instance that has exited
+	tagWhy      = 5 // slot, digest and text: why an instance has ended
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
 
-// AppendCellEndpoint encodes e. Instances and ports beyond the bounds, and instances for which the value
-// of 512 bytes has no room, are left out. It panics on an address that nothing can answer at.
+// AppendCellEndpoint encodes e. Instances and ports beyond the bounds, and instances and then reasons for
+// which the value of 512 bytes has no room, are left out. It panics on an address that nothing can answer at.
 func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 	start := len(dst)
 	dst = append(dst, valueVersion)
@@ -144,6 +147,7 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 		dst = appendTLV(dst, tagAddress, raw[:])
 	}
 	var exits []byte
+	listed := 0
 	for i, instance := range e.Instances {
 		if i == EndpointInstancesMax {
 			break
@@ -169,8 +173,27 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 			break
 		}
 		dst, exits = appendTLV(dst, tagInstance, field), append(exits, exit...)
+		listed = i + 1
 	}
-	return append(dst, exits...)
+	dst = append(dst, exits...)
+	for _, instance := range e.Instances[:listed] {
+		if instance.Reason == "" || !instance.ended() {
+			continue
+		}
+		reason := binary.BigEndian.AppendUint16(nil, instance.Slot)
+		reason = binary.BigEndian.AppendUint64(reason, instance.Digest)
+		reason = append(reason, Printable(instance.Reason, EndpointReasonMax)...)
+		if len(dst)-start+2+len(reason) > wire.ValueMax {
+			break // the texts are the first thing to do without
+		}
+		dst = appendTLV(dst, tagWhy, reason)
+	}
+	return dst
+}
+
+// ended reports whether the instance does not run at the moment.
+func (i *EndpointInstance) ended() bool {
+	return i.State == EndpointExited || i.State == EndpointBackoff
 }
 
 // ParseCellEndpoint decodes what AppendCellEndpoint wrote.
@@ -192,6 +215,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			return e.addInstance(field)
 		case tagExit:
 			return e.addExit(field)
+		case tagWhy:
+			return e.addReason(field)
 		}
 		return err
 	})
@@ -222,6 +247,26 @@ func (e *CellEndpoint) addInstance(field []byte) error {
 	}
 	e.Instances = append(e.Instances, instance)
 	return nil
+}
+
+// addReason notes why an instance that was listed before does not run.
+func (e *CellEndpoint) addReason(field []byte) error {
+	const head = 10
+	if len(field) <= head || len(field) > head+EndpointReasonMax {
+		return errTLV
+	}
+	slot, digest := binary.BigEndian.Uint16(field), binary.BigEndian.Uint64(field[2:])
+	text, err := textOf(field[head:])
+	if err != nil {
+		return err
+	}
+	for i := range e.Instances {
+		if instance := &e.Instances[i]; instance.ended() && instance.Slot == slot && instance.Digest == digest {
+			instance.Reason = text
+			return nil
+		}
+	}
+	return errTLV
 }
 
 // addExit notes the exit code of an instance that was listed before as exited.

@@ -28,9 +28,12 @@ func testContact() CellContact {
 var (
 	testCapacity = CellCapacity{4000, 8192, 100, 250, true, true}
 	testEndpoint = CellEndpoint{9, netip.MustParseAddr("192.0.2.1"),
-		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, []uint16{8080}}, {2, 2, EndpointStarting, 0, 0, nil}}}
+		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, "", []uint16{8080}}, {2, 2, EndpointStarting, 0, 0, "", nil}}}
 	testExits = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{Slot: 0, Digest: 1, State: EndpointExited, ExitCode: -1},
 		{Slot: 1, Digest: 1, State: EndpointReady}, {Slot: 2, Digest: 1, State: EndpointExited, ExitCode: 7}}}
+	testReasons = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
+		{Slot: 0, Digest: 1, State: EndpointBackoff, Restarts: 3, Reason: "ended with exit code 7"},
+		{Slot: 1, Digest: 1, State: EndpointExited, ExitCode: 1, Reason: "memory"}}}
 	testDenial = CellDenial{9, 7, "no host paths"}
 )
 
@@ -273,6 +276,7 @@ func FuzzValues(f *testing.F) {
 	f.Add(AppendCellCapacity(nil, testCapacity))
 	f.Add(AppendCellEndpoint(nil, testEndpoint))
 	f.Add(AppendCellEndpoint(nil, testExits))
+	f.Add(AppendCellEndpoint(nil, testReasons))
 	f.Add(AppendCellDenial(nil, testDenial))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if contact, err := ParseCellContact(b); err == nil {
@@ -307,6 +311,38 @@ func FuzzValues(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Why an instance does not run travels with its endpoint, as far as there is room, and only as plain text of
+// instances that are listed as ended.
+func TestEndpointReasons(t *testing.T) {
+	value := AppendCellEndpoint(nil, testReasons)
+	if got, err := ParseCellEndpoint(value); err != nil || !reflect.DeepEqual(got, testReasons) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	running := CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{Digest: 1, State: EndpointReady, Reason: "none"}}}
+	plain := AppendCellEndpoint(nil, running)
+	tail := appendTLV(nil, tagWhy, append(make([]byte, 9), "\x01no"...))
+	if got, err := ParseCellEndpoint(append(plain, tail...)); err == nil {
+		t.Errorf("the reason of an instance that runs was taken: %+v", got)
+	}
+	for _, text := range []string{"", "a\x1b[2J", strings.Repeat("x", EndpointReasonMax+1)} {
+		ended := AppendCellEndpoint(nil, CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{State: EndpointBackoff}}})
+		tail := appendTLV(nil, tagWhy, append(make([]byte, 10), text...))
+		if got, err := ParseCellEndpoint(append(ended, tail...)); err == nil {
+			t.Errorf("reason %q was taken: %+v", text, got)
+		}
+	}
+	many := CellEndpoint{KeyHash: 9}
+	for i := range EndpointInstancesMax {
+		many.Instances = append(many.Instances, EndpointInstance{Slot: uint16(i), State: EndpointBackoff,
+			Reason: strings.Repeat("é", EndpointReasonMax)})
+	}
+	value = AppendCellEndpoint(nil, many)
+	got, err := ParseCellEndpoint(value)
+	if err != nil || len(value) > wire.ValueMax || len(got.Instances) != EndpointInstancesMax || got.Instances[0].Reason == "" {
+		t.Errorf("%d bytes, %d instances, %v", len(value), len(got.Instances), err)
+	}
 }
 
 // How an instance ended for good travels with its endpoint; a code that belongs to no exited instance is refused.
