@@ -20,6 +20,7 @@ type runnerState struct {
 	actual    map[reconcile.InstanceID]reconcile.Actual // instances that exist here
 	unlisted  map[reconcile.InstanceID]struct{}         // known before this connection, not yet named in it
 	published map[string]struct{}                       // workloads with an ep.* key of this cell
+	denials   map[denialID]denialAge                    // refusals of this cell that were looked at
 	holds     clock.Instant                             // end of the next re-admission hold
 	retry     clock.Instant
 }
@@ -27,6 +28,7 @@ type runnerState struct {
 func (r *runnerState) init() {
 	r.actual = make(map[reconcile.InstanceID]reconcile.Actual)
 	r.published = make(map[string]struct{})
+	r.denials = make(map[denialID]denialAge)
 	r.holds = clock.Never
 }
 

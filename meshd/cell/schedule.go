@@ -99,6 +99,7 @@ func (c *Cell) tickSchedule() {
 	if c.due(&s.garbage, c.timing.GarbageInterval) {
 		c.collectGarbage()
 		c.forgetNarrow()
+		c.reviewDenials()
 	}
 	// The founder that meets its first cell remembers it at once: from now on it never founds a cluster
 	// again, whatever happens in the next second (F4).

@@ -15,7 +15,7 @@ func TestF72_ExplainVerdicts(t *testing.T) {
 		Ports: []workload.Port{{Host: 53, Container: 53, Protocol: workload.UDP}},
 	}
 	for want, change := range map[string]func(*Cell, *Workload, *workload.Spec){
-		"placed":                  func(*Cell, *Workload, *workload.Spec) {},
+		"placed": func(*Cell, *Workload, *workload.Spec) {},
 		"runtime oci not offered: its host's policy allows none, or its runnerd runs none": func(c *Cell, _ *Workload, _ *workload.Spec) { c.Flags = 0 },
 		"architecture arm64 wanted, the cell is amd64": func(_ *Cell, _ *Workload, s *workload.Spec) {
 			s.Architecture = "arm64"

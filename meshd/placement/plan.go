@@ -172,7 +172,7 @@ var tallyPhrases = [blockerCount]string{
 	blockDisk:         "%d short of disk",
 	blockInstances:    "%d without a free instance slot",
 	blockPort:         "%d with the host port taken",
-	blockDenied:       "%d deny it by host policy",
+	blockDenied:       "%d refuse it",
 	blockNoNew:        "%d leaving or drained",
 	blockRuntime:      "%d without the runtime",
 	blockArchitecture: "%d of another architecture",
