@@ -32,6 +32,7 @@ type forgetter interface {
 func newBackends(options *Options, images Images) map[workload.Runtime]backend {
 	return map[workload.Runtime]backend{
 		workload.RuntimeProcess: &processBackend{owners: options.Owners},
+		workload.RuntimeWasm:    &wasmBackend{owners: options.Owners, directory: options.Directory, worker: options.Worker},
 		workload.RuntimeOCI:     newOCIBackend(options, images),
 	}
 }

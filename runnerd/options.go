@@ -24,6 +24,7 @@ type Options struct {
 	Software string      // for Hello
 	Log      *log.Logger // for people; nil = standard error
 	Timing   Timing      // zero = the constants below
+	Worker   string      // the runnerd binary for Wasm workers, "" = this one; it must be static
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.
@@ -76,6 +77,9 @@ func (o *Options) complete() {
 	}
 	if o.Log == nil {
 		o.Log = log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
+	}
+	if o.Worker == "" {
+		o.Worker = "/proc/self/exe"
 	}
 	o.Timing.complete()
 }

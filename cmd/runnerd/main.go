@@ -1,5 +1,6 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
-// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd images" and "runnerd fetch" are internal.
+// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd wasm-worker", "runnerd images" and "runnerd
+// fetch" are internal.
 package main
 
 import (
@@ -17,6 +18,7 @@ import (
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,6 +32,8 @@ func main() {
 			os.Exit(shim.Main())
 		case shim.ArgumentStage:
 			os.Exit(shim.StageMain())
+		case wasm.Argument:
+			os.Exit(wasm.Main(shim.ExtraFirst))
 		}
 	}
 	if err := run(); err != nil {

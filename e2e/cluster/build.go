@@ -29,6 +29,21 @@ func Build(ctx context.Context, directory string, packages ...string) error {
 	return nil
 }
 
+// BuildModule compiles a package to a WebAssembly module whose functions can be invoked.
+func BuildModule(ctx context.Context, target, pkg string) error {
+	root, err := ModuleRoot()
+	if err != nil {
+		return err
+	}
+	command := exec.CommandContext(ctx, "go", "build", "-buildmode=c-shared", "-o", target, pkg)
+	command.Dir = root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=wasip1", "GOARCH=wasm")
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", pkg, err, output)
+	}
+	return nil
+}
+
 // ModuleRoot finds the directory of go.mod above the working directory.
 func ModuleRoot() (string, error) {
 	start, err := os.Getwd()

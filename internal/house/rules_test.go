@@ -11,7 +11,7 @@ const module = "colloid.net/"
 // A path stands for itself and for everything below it; packages of one path may import each other.
 // The longest path that fits decides. A package that fits none fails the test: add it here.
 var layers = [][]string{
-	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet"},
+	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke"},
 	{"workload", "ipc/ring", "ipc/operator"},
 	{"meshd/clock"},
 	{"meshd/wire"},
@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"runnerd/record", "runnerd/health"},
 	{"runnerd/sandbox"},
 	{"runnerd/policy"},
-	{"runnerd/shim", "runnerd/image"},
+	{"runnerd/shim", "runnerd/image", "runnerd/wasm"},
 	{"runnerd"},
 	{"runnerd/guest"},
 	{"internal/launcher"},

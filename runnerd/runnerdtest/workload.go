@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 	"colloid.net/workload"
 )
 
@@ -28,6 +29,8 @@ func Main() {
 			os.Exit(shim.Main())
 		case shim.ArgumentStage:
 			os.Exit(shim.StageMain())
+		case wasm.Argument:
+			os.Exit(wasm.Main(shim.ExtraFirst))
 		}
 	}
 	if len(os.Args) >= 3 && os.Args[1] == "workload" {

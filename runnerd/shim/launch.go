@@ -43,7 +43,12 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	defer readyRead.Close()
-	c.binary = binary != nil
+	c.binary, c.extra = binary != nil, len(c.Extra)
+	if c.extra > extraMax {
+		configRead.Close()
+		readyWrite.Close()
+		return Started{}, fmt.Errorf("cannot start a shim: %d extra descriptors, expected at most %d", c.extra, extraMax)
+	}
 	if binary == nil {
 		binary = configRead // any descriptor: the places are fixed
 	}
@@ -54,6 +59,9 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
+	for i, extra := range c.Extra {
+		files = placeExtra(files, i, extra.Fd())
+	}
 	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
