@@ -2,6 +2,7 @@ package podnet
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -22,9 +23,8 @@ const interfaceInside = "eth0"
 
 // portName is the host's end of a container's veth pair.
 func portName(bridge, name string) string {
-	hash := fnv.New64a()
-	hash.Write([]byte(bridge + " " + name))
-	return "col" + hex.EncodeToString(hash.Sum(nil)[:6])
+	hash := sha256.Sum256([]byte(bridge + " " + name))
+	return "col" + hex.EncodeToString(hash[:6])
 }
 
 // macOf makes a hardware address of an IPv4 address: locally administered, and the same after a restart.
@@ -239,9 +239,6 @@ func (n *Network) plug(bridge netlink.Link, name string, l lease) error {
 	if err != nil {
 		return fmt.Errorf("make the interface %s of a container: %w", attributes.Name, err)
 	}
-	if err := inNamespace(path, func() error { return n.configure(l) }); err != nil {
-		return err
-	}
 	port, err := netlink.LinkByName(attributes.Name)
 	if err != nil {
 		return err
@@ -255,6 +252,9 @@ func (n *Network) plug(bridge netlink.Link, name string, l lease) error {
 	}
 	if err := netlink.LinkSetUp(port); err != nil {
 		return fmt.Errorf("bring %s up: %w", attributes.Name, err)
+	}
+	if err := inNamespace(path, func() error { return n.configure(l) }); err != nil {
+		return err
 	}
 	awaitCarrier(attributes.Name)
 	return nil
@@ -304,6 +304,7 @@ func (n *Network) configure(l lease) error {
 			return fmt.Errorf("give a container the default route by %s: %w", route.Gw, err)
 		}
 	}
+	awaitCarrier(interfaceInside)
 	return nil
 }
 

@@ -36,6 +36,8 @@ func ofBridge(bridge string) []sysctl {
 		{"ipv4/conf/" + bridge + "/route_localnet", "1"},
 		{"ipv4/conf/" + bridge + "/send_redirects", "0"},
 		{"ipv4/conf/" + bridge + "/accept_redirects", "0"},
+		// Its addresses are its own: while the kernel looked for duplicates it would find no neighbour.
+		{"ipv6/conf/" + bridge + "/accept_dad", "0"},
 		{"ipv6/conf/" + bridge + "/accept_ra", "0"},
 		{"ipv6/conf/" + bridge + "/accept_redirects", "0"},
 	}
