@@ -257,12 +257,13 @@ func (n *Network) plug(bridge netlink.Link, name string, l lease) error {
 		return err
 	}
 	awaitCarrier(attributes.Name)
+	awaitCarrier(n.pool.bridge) // with its first port it gets a carrier itself
 	return nil
 }
 
-// carrierPatience is longer than the kernel takes to notice that both ends of a pair are up: a second at
-// most, usually nothing. Until then the bridge forwards nothing to the port, and the container's first
-// packets are lost.
+// carrierPatience is longer than the kernel takes to notice that an interface has a carrier: nothing as a
+// rule, and up to a second when it noticed another one just before. Until then the interface drops what it
+// is to send, and a container's first packets are lost.
 const carrierPatience = 1200 * time.Millisecond
 
 func awaitCarrier(name string) {
