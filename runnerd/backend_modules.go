@@ -46,12 +46,24 @@ type wasmBackend struct {
 	owners    trust.Users
 	directory string
 	worker    string // the binary that the worker is
+	modules   Modules
 }
 
-func (b *wasmBackend) prepare(_ context.Context, j *launchJob) (*os.File, error) {
-	module, err := b.openModule(j)
+// Modules fetches modules by their address; the image store does.
+type Modules interface {
+	Module(ctx context.Context, reference string, digest [32]byte) (*os.File, error)
+}
+
+func newWasmBackend(options *Options, images Images) *wasmBackend {
+	b := &wasmBackend{owners: options.Owners, directory: options.Directory, worker: options.Worker}
+	b.modules, _ = images.(Modules)
+	return b
+}
+
+func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error) {
+	module, err := b.openModule(ctx, j)
 	if err != nil {
-		return nil, denial{err}
+		return nil, err
 	}
 	j.config.Extra = append(j.config.Extra, module) // wasm.ExtraModule, once the settings stand before it
 	settings := &wasm.Settings{
@@ -76,7 +88,11 @@ func (b *wasmBackend) prepare(_ context.Context, j *launchJob) (*os.File, error)
 	j.config.Environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOTRACEBACK=none",
 		fmt.Sprintf("GOMEMLIMIT=%dMiB", wasmEngineMiB*3/4)}
 	j.limits.MemoryMiB = policy.WasmMemoryMiB(j.spec) + wasmEngineMiB
-	binary, err := os.Open(b.worker)
+	worker := b.worker
+	if worker == "" {
+		worker = "/proc/self/exe"
+	}
+	binary, err := os.Open(worker)
 	if err != nil {
 		return nil, fmt.Errorf("open the worker's binary: %w", err)
 	}
@@ -94,31 +110,42 @@ func moduleEnvironment(environment []string) []string {
 	return list
 }
 
-// openModule opens the module and checks the digest of what it opened.
-func (b *wasmBackend) openModule(j *launchJob) (*os.File, error) {
+// openModule opens the module and checks the digest of what it opened. What is wrong with a file stays
+// wrong; fetching is tried again.
+func (b *wasmBackend) openModule(ctx context.Context, j *launchJob) (*os.File, error) {
 	address, err := url.Parse(j.spec.Image)
-	if err != nil || address.Scheme != "file" {
-		return nil, fmt.Errorf("this runnerd cannot fetch %s: use a file URL", quoteKey(j.spec.Image))
+	if err != nil {
+		return nil, denial{fmt.Errorf("module %s is no URL", quoteKey(j.spec.Image))}
+	}
+	if address.Scheme != "file" {
+		if b.modules == nil {
+			return nil, denial{fmt.Errorf("this runnerd cannot fetch %s: use a file URL", quoteKey(j.spec.Image))}
+		}
+		return b.modules.Module(ctx, j.spec.Image, j.spec.ImageDigest)
 	}
 	file, path, err := b.owners.OpenFile(address.Path)
 	if err != nil {
-		return nil, fmt.Errorf("%s may not run: %w", address.Path, err)
+		return nil, denial{fmt.Errorf("%s may not run: %w", address.Path, err)}
 	}
+	if err := checkModule(file, path, j.spec.ImageDigest); err != nil {
+		file.Close()
+		return nil, denial{err}
+	}
+	return file, nil
+}
+
+func checkModule(file *os.File, path string, wanted [32]byte) error {
 	hash := sha256.New()
 	n, err := io.Copy(hash, io.NewSectionReader(file, 0, wasm.ModuleSizeMax+1))
 	switch {
 	case err != nil:
-		err = fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", path, err)
 	case n > wasm.ModuleSizeMax:
-		err = fmt.Errorf("%s has more than %d bytes", path, wasm.ModuleSizeMax)
-	case [32]byte(hash.Sum(nil)) != j.spec.ImageDigest:
-		err = fmt.Errorf("%s has sha256 %x, the workload wants %x", path, hash.Sum(nil), j.spec.ImageDigest)
+		return fmt.Errorf("%s has more than %d bytes", path, wasm.ModuleSizeMax)
+	case [32]byte(hash.Sum(nil)) != wanted:
+		return fmt.Errorf("%s has sha256 %x, the workload wants %x", path, hash.Sum(nil), wanted)
 	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
+	return nil
 }
 
 // wasmUser is the id outside of a replica's worker: the same at each start, so that it owns its volumes

@@ -24,7 +24,7 @@ type Options struct {
 	Software string      // for Hello
 	Log      *log.Logger // for people; nil = standard error
 	Timing   Timing      // zero = the constants below
-	Worker   string      // the runnerd binary for Wasm workers, "" = this one; it must be static
+	Worker   string      // the binary of Wasm workers, "" = this one; it must be static
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.
@@ -77,9 +77,6 @@ func (o *Options) complete() {
 	}
 	if o.Log == nil {
 		o.Log = log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
-	}
-	if o.Worker == "" {
-		o.Worker = "/proc/self/exe"
 	}
 	o.Timing.complete()
 }

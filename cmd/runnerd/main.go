@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"colloid.net/internal/version"
@@ -70,9 +71,11 @@ func run() error {
 		return fmt.Errorf("runnerd: exactly one of --supply-fd and --listen-fd is needed, and no arguments")
 	}
 	shim.IsolateDescriptors()
+	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
-		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
+		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Worker: worker(),
+		Software: version.String(), Log: logger,
 		Credentials: *credentials,
 	})
 	if err != nil {
@@ -101,6 +104,28 @@ func run() error {
 	case <-signals:
 		return nil
 	}
+}
+
+// useShim takes the small program for shims that is installed beside this one. Without it runnerd is its own.
+func useShim() {
+	self, err := os.Executable()
+	if err == nil {
+		_ = shim.UseProgram(filepath.Join(filepath.Dir(self), "runnerd-shim"))
+	}
+}
+
+// worker opens the small program for Wasm workers that is installed beside this one, once, as useShim does.
+// Without it runnerd is its own. The descriptor is kept for good.
+func worker() string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	fd, err := unix.Open(filepath.Join(filepath.Dir(self), wasm.Program), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", fd)
 }
 
 // groups prepares control groups where the host allows it. Without them runnerd works, and says so.

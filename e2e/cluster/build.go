@@ -12,7 +12,7 @@ import (
 )
 
 // Appliance are the packages of the programs that make up a cell.
-var Appliance = []string{"./cmd/colloid", "./cmd/meshd", "./cmd/runnerd"}
+var Appliance = []string{"./cmd/colloid", "./cmd/meshd", "./cmd/runnerd", "./cmd/runnerd-shim", "./cmd/runnerd-wasm"}
 
 // Build compiles packages of this module into a directory, statically, and returns it.
 func Build(ctx context.Context, directory string, packages ...string) error {

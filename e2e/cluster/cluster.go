@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -107,7 +108,10 @@ func (c *Cluster) installPrograms() error {
 	if err := os.Mkdir(c.programs(), 0o755); err != nil {
 		return err
 	}
-	names := append([]string{"colloid", "meshd", "runnerd"}, c.options.Programs...)
+	names := slices.Clone(c.options.Programs)
+	for _, pkg := range Appliance {
+		names = append(names, filepath.Base(pkg))
+	}
 	for _, name := range append(names, c.options.Modules...) {
 		if err := copyProgram(filepath.Join(c.options.Binaries, name), c.Program(name)); err != nil {
 			return fmt.Errorf("install %s: %w", name, err)

@@ -204,6 +204,7 @@ func (d *Daemon) open() (err error) {
 		d.log.printf("%s", note)
 	}
 	serve := control.DefaultOptions(d.options.Socket, d.handle)
+	serve.OpenStream = d.openStream
 	serve.Log = func(line string) { d.log.printf("%s", line) }
 	serve.Trouble = d.socketTrouble
 	d.control, err = control.Listen(serve)

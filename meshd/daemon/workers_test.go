@@ -15,7 +15,7 @@ import (
 
 // fakeWorker is the worker's end of a connection that the registry believes to be an instance's.
 type fakeWorker struct {
-	t      *testing.T
+	t      testing.TB
 	conn   *invoke.Conn
 	actual reconcile.Actual
 }

@@ -21,6 +21,7 @@ const (
 	Port             = 12421
 	HeaderSize       = 16
 	TrailerSize      = 24   // counter 8, AEAD tag 16 (F12)
+	HopTrailerSize   = 32   // of a STREAM_OPEN that a relay passes on: the relay's id behind (F149, F150)
 	DatagramMax      = 1200 // RES-2
 	PayloadMax       = DatagramMax - HeaderSize
 	SealedPayloadMax = PayloadMax - TrailerSize

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 
@@ -38,8 +39,13 @@ type Config struct {
 	binary bool
 }
 
+// configVersion changes with whatever a shim of an earlier version would not understand or would miss: a
+// half-upgraded host must not run an image outside its sandbox.
+const configVersion = "2"
+
 func (c *Config) record() record.Record {
 	r := record.Record{}
+	r.Set("version", configVersion)
 	r.Set("directory", c.Directory)
 	r.Set("watch", strconv.FormatBool(c.Watch))
 	r.SetInt("pid", int64(c.Root.PID))
@@ -65,6 +71,10 @@ func (c *Config) record() record.Record {
 var errConfig = errors.New("shim: configuration lacks the directory or the arguments")
 
 func parseConfig(r record.Record) (*Config, error) {
+	if version := r.Get("version"); version != configVersion {
+		return nil, fmt.Errorf("shim: configuration of version %.20q, expected %s: runnerd and runnerd-shim are not of one release",
+			version, configVersion)
+	}
 	c := &Config{
 		Directory:   r.Get("directory"),
 		Watch:       r.Get("watch") == "true",

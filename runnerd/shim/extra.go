@@ -7,8 +7,8 @@ import (
 )
 
 // ExtraFirst is the first descriptor of Config.Extra in shim, stage and workload. It lies above whatever a
-// sandbox adds, so that it is the same everywhere.
-const ExtraFirst = 100
+// sandbox adds and above what a shim keeps open for itself, so that it is the same everywhere.
+const ExtraFirst = 200
 
 // extraMax bounds Config.Extra.
 const extraMax = 8

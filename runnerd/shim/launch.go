@@ -96,10 +96,34 @@ func readReady(from *os.File) (procfs.Process, error) {
 	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
 }
 
+// program is what is started as shim and stage: this binary, unless UseProgram said otherwise.
+var program = "/proc/self/exe"
+
+// programDescriptor is the lowest number of the kept descriptor. What a workload inherits has lower ones.
+const programDescriptor = 500
+
+// UseProgram makes shims and stages of this process run the small binary at path (runnerd-shim). It is opened
+// once, so that an upgrade that replaces the file changes nothing for a runnerd that is running, and the
+// descriptor is kept for good. Call it before the first Launch.
+func UseProgram(path string) error {
+	low, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(low)
+	// Far above the numbers that a child's own descriptors take before it executes this one.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, programDescriptor)
+	if err != nil {
+		return fmt.Errorf("keep %s open: %w", path, err)
+	}
+	program = fmt.Sprintf("/proc/self/fd/%d", fd)
+	return nil
+}
+
 // forkSelf starts this binary again with files as descriptors 0, 1, 2, ...
 // The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
 func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr, variables ...string) (int, error) {
-	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
+	return syscall.ForkExec(program, []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(variables, lean...),
 		Files: files,

@@ -11,8 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Argument is the first argument of the worker.
-const Argument = "wasm-worker"
+// Argument is the first argument of the worker, Program the small program that is nothing else.
+const (
+	Argument = "wasm-worker"
+	Program  = "runnerd-wasm"
+)
 
 // Extra descriptors of the worker, in the order in which runnerd passes them; the shim says where the
 // first one is.
