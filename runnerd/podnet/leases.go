@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/record"
 	"colloid.net/workload"
 )
@@ -56,7 +57,7 @@ func (p *pool) parse(r record.Record) (err error) {
 		}
 		return nil
 	}
-	if err := CheckBridge(p.bridge); err != nil {
+	if err := policy.CheckBridge(p.bridge); err != nil {
 		return err
 	}
 	if p.ipv4, err = netip.ParsePrefix(r.Get("ipv4")); err != nil {
@@ -68,7 +69,7 @@ func (p *pool) parse(r record.Record) (err error) {
 	if !p.ipv4.Addr().Is4() || !p.ipv6.Addr().Is6() {
 		return errors.New("a range of the wrong family")
 	}
-	if err := errors.Join(CheckPrefix(p.ipv4), CheckPrefix(p.ipv6)); err != nil {
+	if err := errors.Join(policy.CheckPrefix(p.ipv4), policy.CheckPrefix(p.ipv6)); err != nil {
 		return err
 	}
 	p.next = int(r.Int("next"))

@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"pgregory.net/rapid"
 
+	"colloid.net/runnerd/policy"
 	"colloid.net/workload"
 )
 
@@ -185,7 +186,7 @@ func TestABridgeOfSomebodyElseIsRefused(t *testing.T) {
 	if _, err := netlink.LinkByName(DefaultBridge); err != nil {
 		t.Error("it was removed")
 	}
-	l, err := s.n.Prepare(context.Background(), "a", Request{Cell: 7, Settings: Settings{Bridge: "pods1"}})
+	l, err := s.n.Prepare(context.Background(), "a", Request{Cell: 7, Settings: policy.Network{Bridge: "pods1"}})
 	s.must(err)
 	s.serve(l.Namespace, "tcp", at(l.IPv4, 80))
 	s.want("", "tcp", at(l.IPv4, 80), netip.Addr{})
@@ -219,7 +220,7 @@ func TestF100_TwoCellsMayHaveTheSameAddresses(t *testing.T) {
 
 func TestAFullPoolSaysSo(t *testing.T) {
 	s := newStage(t)
-	request := Request{Cell: 7, Settings: Settings{IPv4: netip.MustParsePrefix("198.51.100.0/29")}}
+	request := Request{Cell: 7, Settings: policy.Network{IPv4: netip.MustParsePrefix("198.51.100.0/29")}}
 	for i := range 5 {
 		_, err := s.n.Prepare(context.Background(), strconv.Itoa(i), request)
 		s.must(err)
@@ -231,7 +232,7 @@ func TestAFullPoolSaysSo(t *testing.T) {
 	s.must(s.n.Release("3"))
 	_, err = s.n.Prepare(context.Background(), "more", request)
 	s.must(err)
-	overlapping := Settings{IPv4: netip.MustParsePrefix("203.0.0.0/16")}
+	overlapping := policy.Network{IPv4: netip.MustParsePrefix("203.0.0.0/16")}
 	for _, name := range s.n.pool.names() {
 		s.must(s.n.Release(name))
 	}
@@ -272,7 +273,7 @@ func TestDerivedRanges(t *testing.T) {
 		if ipv4 != again4 || ipv6 != again6 || !rangeIPv4.Contains(ipv4.Addr()) || ipv6.Addr().AsSlice()[0] != 0xfd {
 			t.Fatalf("%v %v", ipv4, ipv6)
 		}
-		if err := errors.Join(CheckPrefix(ipv4), CheckPrefix(ipv6)); err != nil {
+		if err := errors.Join(policy.CheckPrefix(ipv4), policy.CheckPrefix(ipv6)); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -253,12 +253,7 @@ func (n *Network) plug(bridge netlink.Link, name string, l lease) error {
 	if err := netlink.LinkSetUp(port); err != nil {
 		return fmt.Errorf("bring %s up: %w", attributes.Name, err)
 	}
-	if err := inNamespace(path, func() error { return n.configure(l) }); err != nil {
-		return err
-	}
-	awaitCarrier(attributes.Name)
-	awaitCarrier(n.pool.bridge) // with its first port it gets a carrier itself
-	return nil
+	return inNamespace(path, func() error { return n.configure(l) })
 }
 
 // carrierPatience is longer than the kernel takes to notice that an interface has a carrier: nothing as a
@@ -266,12 +261,18 @@ func (n *Network) plug(bridge netlink.Link, name string, l lease) error {
 // is to send, and a container's first packets are lost.
 const carrierPatience = 1200 * time.Millisecond
 
-func awaitCarrier(name string) {
-	for deadline := time.Now().Add(carrierPatience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if port, err := netlink.LinkByName(name); err != nil || port.Attrs().OperState == netlink.OperUp {
-			return
+func awaitCarriers(bridge, port, namespace string) {
+	deadline := time.Now().Add(carrierPatience)
+	await := func(name string) {
+		for ; time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if link, err := netlink.LinkByName(name); err != nil || link.Attrs().OperState == netlink.OperUp {
+				return
+			}
 		}
 	}
+	_ = inNamespace(namespace, func() error { await(interfaceInside); return nil })
+	await(port)
+	await(bridge) // with its first port it gets a carrier itself
 }
 
 // configure gives a container its addresses and routes, from within.
@@ -305,7 +306,6 @@ func (n *Network) configure(l lease) error {
 			return fmt.Errorf("give a container the default route by %s: %w", route.Gw, err)
 		}
 	}
-	awaitCarrier(interfaceInside)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"colloid.net/runnerd/policy"
 	"colloid.net/workload"
 )
 
@@ -26,7 +27,7 @@ type Options struct {
 
 // Request is what a container asks for.
 type Request struct {
-	Settings Settings
+	Settings policy.Network
 	Cell     uint64
 	Ports    []workload.Port
 }
@@ -47,11 +48,14 @@ func (r *Refusal) Error() string { return r.text }
 type Network struct {
 	options Options
 
-	mutex    sync.Mutex
-	pool     *pool
-	ipv6     bool // the kernel has it
-	resolver resolver
-	ready    bool // bridge, rules and switches were put right since this runnerd started
+	mutex sync.Mutex
+	pool  *pool
+	ipv6  bool            // the kernel has it
+	open  []workload.Port // of the host, for containers
+	ready bool            // bridge, rules and switches were put right since this runnerd started
+
+	resolverMutex sync.Mutex // never held for long
+	resolver      resolver
 }
 
 // Open reads what an earlier runnerd left. Call Retain next.
@@ -114,35 +118,43 @@ func (n *Network) sweep(known map[string]bool) error {
 
 // Prepare makes the network of a container, or finds it as it was made before.
 func (n *Network) Prepare(ctx context.Context, name string, request Request) (Lease, error) {
+	lease, bridge, err := n.prepare(ctx, name, request)
+	if err == nil {
+		awaitCarriers(bridge, portName(bridge, name), lease.Namespace)
+	}
+	return lease, err
+}
+
+func (n *Network) prepare(ctx context.Context, name string, request Request) (lease Lease, bridge string, err error) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if err := ctx.Err(); err != nil {
-		return Lease{}, err
+		return lease, "", err
 	}
 	ports := published(request.Ports)
 	if len(ports) > PortsMax {
-		return Lease{}, &Refusal{fmt.Sprintf("a container publishes %d ports, expected at most %d", len(ports), PortsMax)}
+		return lease, "", &Refusal{fmt.Sprintf("a container publishes %d ports, expected at most %d", len(ports), PortsMax)}
 	}
 	if err := n.choose(request); err != nil {
-		return Lease{}, err
+		return lease, "", err
 	}
 	if _, known := n.pool.leases[name]; !known {
 		if err := portsFree(ports); err != nil {
-			return Lease{}, err
+			return lease, "", err
 		}
 	}
 	l, err := n.pool.take(name, ports)
 	if err != nil {
-		return Lease{}, errors.Join(err, n.downIfIdle())
+		return lease, "", errors.Join(err, n.downIfIdle())
 	}
 	if err := n.realize(name, l); err != nil {
-		return Lease{}, errors.Join(err, n.release(name))
+		return lease, "", errors.Join(err, n.release(name))
 	}
-	lease := Lease{Namespace: n.namespacePath(name), IPv4: addressOf(n.pool.ipv4, l.number), Resolvers: n.resolvers()}
+	lease = Lease{Namespace: n.namespacePath(name), IPv4: addressOf(n.pool.ipv4, l.number), Resolvers: n.resolvers()}
 	if n.ipv6 {
 		lease.IPv6 = addressOf(n.pool.ipv6, l.number)
 	}
-	return lease, nil
+	return lease, n.pool.bridge, nil
 }
 
 // choose decides about bridge and ranges where there is no network yet. Later settings wait until the last
@@ -266,7 +278,7 @@ func (n *Network) downIfIdle() error {
 // down takes away what all containers had in common. A failure leaves the file as it is: the next runnerd,
 // or the next container, tries again.
 func (n *Network) down() error {
-	n.closeResolver()
+	n.setResolver(resolver{})
 	n.ready = false
 	if err := removeRules(n.pool.bridge); err != nil {
 		return err
@@ -287,11 +299,22 @@ func (n *Network) down() error {
 	return nil
 }
 
+// Allow says which ports of the host itself containers may reach, in place of those before.
+func (n *Network) Allow(ports []workload.Port) error {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.open = ports
+	if !n.ready {
+		return nil
+	}
+	return n.applyRules()
+}
+
 // Close lets go of the resolver's sockets. The network stays.
 func (n *Network) Close() {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	n.closeResolver()
+	n.setResolver(resolver{})
 }
 
 // prefixes are the ranges that are in use.

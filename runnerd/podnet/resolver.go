@@ -18,6 +18,7 @@ import (
 // may neither bind low ports nor be reached by containers, and hands them over.
 type resolver struct {
 	sockets    []socket
+	ranges     []netip.Prefix
 	generation uint64 // of the bridge: sockets of an earlier one hear nothing
 }
 
@@ -34,18 +35,15 @@ const (
 // Resolver says for which ranges of containers names are to be answered, and a number that changes with the
 // sockets. It is empty while there is no network, or port 53 of the bridge is somebody else's.
 func (n *Network) Resolver() (ranges []netip.Prefix, generation uint64) {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if len(n.resolver.sockets) == 0 {
-		return nil, 0
-	}
-	return n.prefixes(), n.resolver.generation
+	n.resolverMutex.Lock()
+	defer n.resolverMutex.Unlock()
+	return n.resolver.ranges, n.resolver.generation
 }
 
 // ResolverSocket gives a copy of one of the sockets.
 func (n *Network) ResolverSocket(ipv6, stream bool) (*os.File, error) {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
+	n.resolverMutex.Lock()
+	defer n.resolverMutex.Unlock()
 	for _, s := range n.resolver.sockets {
 		if s.ipv6 == ipv6 && s.stream == stream {
 			fd, err := unix.FcntlInt(s.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -60,31 +58,39 @@ func (n *Network) ResolverSocket(ipv6, stream bool) (*os.File, error) {
 
 // openResolver binds the sockets. Without them containers ask the host's resolvers themselves.
 func (n *Network) openResolver() {
-	n.closeResolver()
+	n.setResolver(resolver{})
 	bridge, err := netlink.LinkByName(n.pool.bridge)
 	if err != nil {
 		return
 	}
-	for _, prefix := range n.prefixes() {
+	fresh := resolver{ranges: n.prefixes(), generation: uint64(bridge.Attrs().Index)}
+	for _, prefix := range fresh.ranges {
 		for _, stream := range []bool{false, true} {
 			address := addressOf(prefix, 1)
 			file, err := bindResolver(n.pool.bridge, address, stream)
 			if err != nil {
 				n.options.Log.Printf("no names for containers: %v", err)
-				n.closeResolver()
+				fresh.close()
 				return
 			}
-			n.resolver.sockets = append(n.resolver.sockets, socket{address.Is6(), stream, file})
+			fresh.sockets = append(fresh.sockets, socket{address.Is6(), stream, file})
 		}
 	}
-	n.resolver.generation = uint64(bridge.Attrs().Index)
+	n.setResolver(fresh)
 }
 
-func (n *Network) closeResolver() {
-	for _, s := range n.resolver.sockets {
+// setResolver replaces the sockets and closes those before.
+func (n *Network) setResolver(r resolver) {
+	n.resolverMutex.Lock()
+	defer n.resolverMutex.Unlock()
+	n.resolver.close()
+	n.resolver = r
+}
+
+func (r *resolver) close() {
+	for _, s := range r.sockets {
 		s.file.Close()
 	}
-	n.resolver = resolver{}
 }
 
 // bindResolver binds one socket to an address and to the bridge: nothing that comes another way gets there.
@@ -124,9 +130,9 @@ func bindResolver(bridge string, address netip.Addr, stream bool) (*os.File, err
 
 // resolvers are what containers find in /etc/resolv.conf.
 func (n *Network) resolvers() []netip.Addr {
-	if len(n.resolver.sockets) > 0 {
+	if ranges, _ := n.Resolver(); len(ranges) > 0 {
 		var list []netip.Addr
-		for _, prefix := range n.prefixes() {
+		for _, prefix := range ranges {
 			list = append(list, addressOf(prefix, 1))
 		}
 		return list

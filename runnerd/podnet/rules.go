@@ -30,6 +30,7 @@ type rules struct {
 	ipv4, ipv6 netip.Prefix
 	withIPv6   bool
 	pods       []pod
+	open       []workload.Port
 	inet, link *nftables.Table
 	err        error
 }
@@ -47,7 +48,7 @@ const elementsAtOnce = 400
 
 // applyRules puts the rules for all leases in force.
 func (n *Network) applyRules() error {
-	r := &rules{bridge: n.pool.bridge, ipv4: n.pool.ipv4, ipv6: n.pool.ipv6, withIPv6: n.ipv6}
+	r := &rules{bridge: n.pool.bridge, ipv4: n.pool.ipv4, ipv6: n.pool.ipv6, withIPv6: n.ipv6, open: n.open}
 	for _, name := range n.pool.names() {
 		l := n.pool.leases[name]
 		r.pods = append(r.pods, pod{
@@ -262,6 +263,13 @@ func (r *rules) filters() {
 		r.rule(input, query, ipv4, destination4(addressOf(r.ipv4, 1)), accept)
 		r.rule(input, query, ipv6, destination6(addressOf(r.ipv6, 1)), accept)
 	}
+	var open []nftables.SetElement
+	for _, port := range r.open {
+		key := join(padded([]byte{protocolNumber(port.Protocol)}), padded(portBytes(port.Host)))
+		open = append(open, nftables.SetElement{Key: key})
+	}
+	openSet := r.set(r.inet, "open", open, nil, nftables.TypeInetProto, nftables.TypeInetService)
+	r.rule(input, service1, lookup(openSet, false), accept)
 	r.rule(input, meta(expr.MetaKeyL4PROTO, 1), equal(1, []byte{unix.IPPROTO_ICMP}), load(transportHeader, 1, 0, 1),
 		equal(1, []byte{8}), accept)
 	for _, kind := range []byte{echoRequest, neighbourSolicitation, neighbourAdvertisement} {
