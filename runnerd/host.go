@@ -95,9 +95,7 @@ func (s *Supervisor) checkPolicy() {
 // hello describes this host.
 func (s *Supervisor) helloMessage() *message.Hello {
 	cpu, memory := s.offered.Capacity(uint32(runtime.NumCPU())*1000, procfs.MemoryMiB())
-	ranges, generation := s.podRanges()
 	return &message.Hello{
-		PodRanges: ranges, ResolverGeneration: generation,
 		Protocol: protocolVersion, Helper: "runnerd", Software: s.options.Software,
 		RunsProcess: len(s.offered.Processes) > 0, RunsWasm: s.offered.Wasm != nil,
 		RunsOci:       s.containerImages() != nil && !s.offered.Containers.Denied,

@@ -31,8 +31,7 @@ func (s *Supervisor) openNetwork() error {
 // networkChanged tells meshd that there are other sockets for it.
 func (s *Supervisor) networkChanged() {
 	if s.session != nil {
-		s.session.hello = true
-		s.relist()
+		s.session.network = true
 	}
 }
 
@@ -54,16 +53,18 @@ func (s *Supervisor) retainNetworks() {
 	}
 }
 
-// podRanges is what meshd has to know of the network.
-func (s *Supervisor) podRanges() (list []*message.Range, generation uint64) {
+// networkMessage is what meshd has to know of the network.
+func (s *Supervisor) networkMessage() *message.Network {
+	m := &message.Network{}
 	if s.options.Network == nil {
-		return nil, 0
+		return m
 	}
 	ranges, generation := s.options.Network.Resolver()
 	for _, r := range ranges {
-		list = append(list, &message.Range{Address: r.Addr().AsSlice(), Bits: uint32(r.Bits())})
+		m.Ranges = append(m.Ranges, &message.Range{Address: r.Addr().AsSlice(), Bits: uint32(r.Bits())})
 	}
-	return list, generation
+	m.Generation = generation
+	return m
 }
 
 // attachResolver passes a socket for answering names.

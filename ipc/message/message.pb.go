@@ -965,6 +965,7 @@ type Event struct {
 	//	*Event_Instance
 	//	*Event_Listing
 	//	*Event_Attached
+	//	*Event_Network
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1050,6 +1051,15 @@ func (x *Event) GetAttached() *Attached {
 	return nil
 }
 
+func (x *Event) GetNetwork() *Network {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Network); ok {
+			return x.Network
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -1070,6 +1080,10 @@ type Event_Attached struct {
 	Attached *Attached `protobuf:"bytes,5,opt,name=attached,proto3,oneof"`
 }
 
+type Event_Network struct {
+	Network *Network `protobuf:"bytes,70,opt,name=network,proto3,oneof"`
+}
+
 func (*Event_Hello) isEvent_Body() {}
 
 func (*Event_Instance) isEvent_Body() {}
@@ -1077,6 +1091,8 @@ func (*Event_Instance) isEvent_Body() {}
 func (*Event_Listing) isEvent_Body() {}
 
 func (*Event_Attached) isEvent_Body() {}
+
+func (*Event_Network) isEvent_Body() {}
 
 // Attached answers an Attach.
 type Attached struct {
@@ -1146,12 +1162,8 @@ type Hello struct {
 	InstancesMax   uint32                 `protobuf:"varint,10,opt,name=instances_max,json=instancesMax,proto3" json:"instances_max,omitempty"`
 	LimitsEnforced bool                   `protobuf:"varint,11,opt,name=limits_enforced,json=limitsEnforced,proto3" json:"limits_enforced,omitempty"`
 	Degradations   []string               `protobuf:"bytes,12,rep,name=degradations,proto3" json:"degradations,omitempty"` // one sentence each, for status
-	// The ranges of addresses that this host's containers have, and a number that changes with the sockets
-	// for Resolver; absent = there are no such sockets.
-	PodRanges          []*Range `protobuf:"bytes,70,rep,name=pod_ranges,json=podRanges,proto3" json:"pod_ranges,omitempty"`
-	ResolverGeneration uint64   `protobuf:"fixed64,71,opt,name=resolver_generation,json=resolverGeneration,proto3" json:"resolver_generation,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -1268,16 +1280,56 @@ func (x *Hello) GetDegradations() []string {
 	return nil
 }
 
-func (x *Hello) GetPodRanges() []*Range {
+// Network is sent after Hello, and when it changes: the ranges of addresses that this host's containers
+// have, and a number that changes with the sockets for Resolver. Without ranges there are no sockets.
+type Network struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ranges        []*Range               `protobuf:"bytes,1,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Generation    uint64                 `protobuf:"fixed64,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Network) Reset() {
+	*x = Network{}
+	mi := &file_message_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Network) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Network) ProtoMessage() {}
+
+func (x *Network) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[15]
 	if x != nil {
-		return x.PodRanges
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Network.ProtoReflect.Descriptor instead.
+func (*Network) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Network) GetRanges() []*Range {
+	if x != nil {
+		return x.Ranges
 	}
 	return nil
 }
 
-func (x *Hello) GetResolverGeneration() uint64 {
+func (x *Network) GetGeneration() uint64 {
 	if x != nil {
-		return x.ResolverGeneration
+		return x.Generation
 	}
 	return 0
 }
@@ -1293,7 +1345,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1357,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1370,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{15}
+	return file_message_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Range) GetAddress() []byte {
@@ -1357,7 +1409,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1421,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1434,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{16}
+	return file_message_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1493,7 +1545,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1557,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1570,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{17}
+	return file_message_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1588,17 +1640,18 @@ const file_message_proto_rawDesc = "" +
 	"\x04Stop\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12-\n" +
 	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\"\x06\n" +
-	"\x04List\"\xfb\x01\n" +
+	"\x04List\"\xad\x02\n" +
 	"\x05Event\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12*\n" +
 	"\x05hello\x18\x02 \x01(\v2\x12.colloid.ipc.HelloH\x00R\x05hello\x123\n" +
 	"\binstance\x18\x03 \x01(\v2\x15.colloid.ipc.InstanceH\x00R\binstance\x120\n" +
 	"\alisting\x18\x04 \x01(\v2\x14.colloid.ipc.ListingH\x00R\alisting\x123\n" +
-	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battachedB\x06\n" +
+	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battached\x120\n" +
+	"\anetwork\x18F \x01(\v2\x14.colloid.ipc.NetworkH\x00R\anetworkB\x06\n" +
 	"\x04body\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\xe9\x03\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x85\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06helper\x18\x02 \x01(\tR\x06helper\x12\x1a\n" +
@@ -1613,10 +1666,12 @@ const file_message_proto_rawDesc = "" +
 	"\rinstances_max\x18\n" +
 	" \x01(\rR\finstancesMax\x12'\n" +
 	"\x0flimits_enforced\x18\v \x01(\bR\x0elimitsEnforced\x12\"\n" +
-	"\fdegradations\x18\f \x03(\tR\fdegradations\x121\n" +
+	"\fdegradations\x18\f \x03(\tR\fdegradations\"U\n" +
+	"\aNetwork\x12*\n" +
+	"\x06ranges\x18\x01 \x03(\v2\x12.colloid.ipc.RangeR\x06ranges\x12\x1e\n" +
 	"\n" +
-	"pod_ranges\x18F \x03(\v2\x12.colloid.ipc.RangeR\tpodRanges\x12/\n" +
-	"\x13resolver_generation\x18G \x01(\x06R\x12resolverGeneration\"5\n" +
+	"generation\x18\x02 \x01(\x06R\n" +
+	"generation\"5\n" +
 	"\x05Range\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04bits\x18\x02 \x01(\rR\x04bits\"\xac\x03\n" +
@@ -1663,7 +1718,7 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
@@ -1681,9 +1736,10 @@ var file_message_proto_goTypes = []any{
 	(*Event)(nil),      // 13: colloid.ipc.Event
 	(*Attached)(nil),   // 14: colloid.ipc.Attached
 	(*Hello)(nil),      // 15: colloid.ipc.Hello
-	(*Range)(nil),      // 16: colloid.ipc.Range
-	(*Instance)(nil),   // 17: colloid.ipc.Instance
-	(*Listing)(nil),    // 18: colloid.ipc.Listing
+	(*Network)(nil),    // 16: colloid.ipc.Network
+	(*Range)(nil),      // 17: colloid.ipc.Range
+	(*Instance)(nil),   // 18: colloid.ipc.Instance
+	(*Listing)(nil),    // 19: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
@@ -1700,17 +1756,18 @@ var file_message_proto_depIdxs = []int32{
 	7,  // 11: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
 	1,  // 12: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
 	15, // 13: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	17, // 14: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	18, // 15: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	18, // 14: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	19, // 15: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
 	14, // 16: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	16, // 17: colloid.ipc.Hello.pod_ranges:type_name -> colloid.ipc.Range
-	1,  // 18: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 19: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	16, // 17: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
+	17, // 18: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
+	1,  // 19: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 20: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -1736,6 +1793,7 @@ func file_message_proto_init() {
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
 		(*Event_Attached)(nil),
+		(*Event_Network)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1743,7 +1801,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
