@@ -107,6 +107,9 @@ type EndpointInstance struct {
 	ExitCode int32    // of EndpointExited; -1 = unknown
 	Reason   string   // why one in EndpointExited or EndpointBackoff ended, for people; "" = not said
 	Ports    []uint16 // as they answer on Address, in the order of the specification
+	// Pod is its own address in the network of its host's containers, which is not reached from elsewhere
+	// and may occur on other hosts too (F100); invalid = it has none.
+	Pod netip.Addr
 }
 
 // EndpointInstancesMax and EndpointPortsMax bound one endpoint value.
@@ -128,7 +131,8 @@ const (
 	tagAddress  = 2
 	tagInstance = 3
 	tagExit     = 4 // slot, digest and exit code of an instance that has exited
-	tagWhy      = 5 // slot, digest and text: why an instance has ended
+	tagPod      = 5 // slot, digest and own address of an instance that has one
+	tagWhy      = 6 // slot, digest and text: why an instance has ended
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
@@ -173,9 +177,21 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 			break
 		}
 		dst, exits = appendTLV(dst, tagInstance, field), append(exits, exit...)
-		listed = i + 1
+		listed++
 	}
 	dst = append(dst, exits...)
+	for _, instance := range e.Instances[:listed] {
+		if !instance.Pod.IsValid() || !answerable(instance.Pod) {
+			continue
+		}
+		field := binary.BigEndian.AppendUint16(nil, instance.Slot)
+		field = binary.BigEndian.AppendUint64(field, instance.Digest)
+		raw := instance.Pod.As16()
+		if len(dst)-start+2+len(field)+len(raw) > wire.ValueMax {
+			break // the least important part
+		}
+		dst = appendTLV(dst, tagPod, append(field, raw[:]...))
+	}
 	for _, instance := range e.Instances[:listed] {
 		if instance.Reason == "" || !instance.ended() {
 			continue
@@ -215,6 +231,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			return e.addInstance(field)
 		case tagExit:
 			return e.addExit(field)
+		case tagPod:
+			return e.addPod(field)
 		case tagWhy:
 			return e.addReason(field)
 		}
@@ -278,6 +296,22 @@ func (e *CellEndpoint) addExit(field []byte) error {
 	for i := range e.Instances {
 		if instance := &e.Instances[i]; instance.State == EndpointExited && instance.Slot == slot && instance.Digest == digest {
 			instance.ExitCode = int32(binary.BigEndian.Uint32(field[10:]))
+			return nil
+		}
+	}
+	return errTLV
+}
+
+// addPod notes the own address of an instance that was listed before.
+func (e *CellEndpoint) addPod(field []byte) error {
+	if len(field) != 26 {
+		return errTLV
+	}
+	slot, digest := binary.BigEndian.Uint16(field), binary.BigEndian.Uint64(field[2:])
+	pod := netip.AddrFrom16([16]byte(field[10:])).Unmap()
+	for i := range e.Instances {
+		if instance := &e.Instances[i]; instance.Slot == slot && instance.Digest == digest && answerable(pod) {
+			instance.Pod = pod
 			return nil
 		}
 	}
