@@ -18,6 +18,7 @@ import (
 // with everything that it had.
 func TestF134_ContainersServeAndOutliveTheDaemons(t *testing.T) {
 	c := startContainers(t, nil)
+	c.published = true
 	c.push("web:1", "one", nil)
 	c.run(c.Cells[0], 0, "apply", "-f", c.webFile(c.in("web:1"), 3))
 	before := pids(c.serve(3, "one"))

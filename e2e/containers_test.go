@@ -35,6 +35,9 @@ const containerPatience = 2 * time.Minute
 type containers struct {
 	*fixture
 	registry *imagetest.Registry
+	// published makes web's port one of each cell too, so that the outside reaches it. A cell then has one copy at a
+	// time.
+	published bool
 }
 
 // startContainers starts three cells and a registry at the operator's place. more gives further lines of policy per
@@ -97,8 +100,12 @@ func page(version string) imagetest.File {
 // webFile is the workload web from an image with a number of replicas and more lines.
 func (c *containers) webFile(reference string, replicas int, lines ...string) string {
 	c.t.Helper()
-	text := fmt.Sprintf("spread web {\n\timage %s\n\treplicas %d\n\tport %d\n\thealth exec wget -q -O /dev/null "+
-		"http://127.0.0.1:%d/ interval=500ms timeout=5s\n\t%s\n}\n", reference, replicas, webPort, webPort,
+	port := fmt.Sprint(webPort)
+	if c.published {
+		port = fmt.Sprintf("%d:%d", c.port, webPort)
+	}
+	text := fmt.Sprintf("spread web {\n\timage %s\n\treplicas %d\n\tport %s\n\thealth exec wget -q -O /dev/null "+
+		"http://127.0.0.1:%d/ interval=500ms timeout=5s\n\t%s\n}\n", reference, replicas, port, webPort,
 		strings.Join(lines, "\n\t"))
 	return c.file(text)
 }
@@ -158,8 +165,8 @@ func (c *containers) copiesOf(ctx context.Context, key string) (all []copyOf, er
 	return all, nil
 }
 
-// get asks the web server of a copy. Containers have no network of the cell's yet: the request is made from
-// inside, by a thread that enters the network namespace of the copy's process.
+// get asks the web server of a copy that need not be reached from outside: the request is made by a thread that
+// enters the network namespace of the copy's process.
 func (i copyOf) get(ctx context.Context) (string, error) {
 	path := fmt.Sprintf("/proc/%d/ns/net", i.instance.PID)
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
@@ -204,6 +211,12 @@ func (c *containers) serve(replicas int, version string) []copyOf {
 			}
 			if answer, err := i.get(ctx); err != nil || answer != version {
 				return fmt.Errorf("%s answers %q, %v", i.cell.Name, answer, err)
+			}
+			if !c.published {
+				continue
+			}
+			if answer, err := c.Get(ctx, c.url(i.cell)); err != nil || strings.TrimSpace(answer) != version {
+				return fmt.Errorf("%s answers %q at its published port, %v", i.cell.Name, answer, err)
 			}
 		}
 		return nil
