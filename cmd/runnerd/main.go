@@ -82,6 +82,7 @@ func run() error {
 		return err
 	}
 	defer supervisor.Close()
+	supervisor.GiveUp()
 	if *operators != "" {
 		if err := supervisor.ServeOperators(*operators); err != nil {
 			logger.Print(err) // the cell works without it

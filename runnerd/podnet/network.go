@@ -52,7 +52,9 @@ type Network struct {
 	pool  *pool
 	ipv6  bool            // the kernel has it
 	open  []workload.Port // of the host, for containers
-	ready bool            // bridge, rules and switches were put right since this runnerd started
+	// gaveUp says that the process may not do any of this any more.
+	gaveUp bool
+	ready  bool // bridge, rules and switches were put right since this runnerd started
 
 	resolverMutex sync.Mutex // never held for long
 	resolver      resolver
@@ -130,6 +132,10 @@ func (n *Network) prepare(ctx context.Context, name string, request Request) (le
 	defer n.mutex.Unlock()
 	if err := ctx.Err(); err != nil {
 		return lease, "", err
+	}
+	if n.gaveUp {
+		return lease, "", &Refusal{"runnerd gave up its rights over the network because its policy allowed no containers " +
+			"when it started: restart it"}
 	}
 	ports := published(request.Ports)
 	if len(ports) > PortsMax {
