@@ -44,6 +44,14 @@ type containers struct {
 // cell, nil for none.
 func startContainers(t *testing.T, more func(registry string, cell int) string) *containers {
 	t.Helper()
+	return startContainersOn(t, more, nil)
+}
+
+// startContainersOn is startContainers with something done before the first cell runs.
+func startContainersOn(t *testing.T, more func(registry string, cell int) string,
+	before func(*cluster.Cluster) error,
+) *containers {
+	t.Helper()
 	needRoot(t, "containers are started by root alone")
 	if testing.Short() {
 		t.Skip("starts real cells: not with -short")
@@ -53,6 +61,11 @@ func startContainers(t *testing.T, more func(registry string, cell int) string) 
 	}
 	c := &containers{}
 	c.fixture = startWith(t, cluster.Options{Policy: func(cl *cluster.Cluster, cell int) (string, error) {
+		if c.registry == nil && before != nil {
+			if err := before(cl); err != nil {
+				return "", err
+			}
+		}
 		if c.registry == nil {
 			listener, err := cl.Listen()
 			if err != nil {

@@ -98,6 +98,9 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	if b.idsErr != nil {
 		return nil, denial{b.idsErr}
 	}
+	if entrypoint, arguments := programOf(j); len(entrypoint)+len(arguments) == 0 {
+		return nil, denial{errors.New("the image names no program to run, and neither does the workload: give it a command")}
+	}
 	base, err := b.ids.Take(j.id.String())
 	if err != nil {
 		return nil, err

@@ -28,13 +28,7 @@ const fileVariables = "variables"
 // instead.
 func (j *launchJob) describe(rootfs string, base uint32, lease podnet.Lease, mounts []sandbox.Mount) {
 	spec := j.spec
-	entrypoint, arguments := j.image.Entrypoint, j.image.Command
-	if len(spec.Command) > 0 { // the image's arguments were meant for its own program
-		entrypoint, arguments = spec.Command, nil
-	}
-	if len(spec.Arguments) > 0 {
-		arguments = spec.Arguments
-	}
+	entrypoint, arguments := programOf(j)
 	j.config.Arguments = append(slices.Clone(entrypoint), arguments...)
 	j.config.Environment = mergeVariables([]string{"PATH=" + defaultPath}, j.image.Environment,
 		withoutDefaults(j.config.Environment))
@@ -54,6 +48,18 @@ func (j *launchJob) describe(rootfs string, base uint32, lease podnet.Lease, mou
 	r := record.Record{}
 	r["variable"] = withoutNames(j.config.Environment, j.secrets)
 	_ = record.Save(filepath.Join(j.config.Directory, fileVariables), r) // a probe then runs with less
+}
+
+// programOf is what a container runs, and with which arguments.
+func programOf(j *launchJob) (entrypoint, arguments []string) {
+	entrypoint, arguments = j.image.Entrypoint, j.image.Command
+	if len(j.spec.Command) > 0 { // the image's arguments were meant for its own program
+		entrypoint, arguments = j.spec.Command, nil
+	}
+	if len(j.spec.Arguments) > 0 {
+		arguments = j.spec.Arguments
+	}
+	return entrypoint, arguments
 }
 
 func workingDirectory(image string) string {
