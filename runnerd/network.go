@@ -28,20 +28,6 @@ func (s *Supervisor) openNetwork() error {
 	return nil
 }
 
-// GiveUp gives up the rights over the host's network where the policy lets no container have one. A policy
-// that does later needs a restart of runnerd, and says so.
-func (s *Supervisor) GiveUp() {
-	network, own := s.options.Network.(*podnet.Network)
-	needed := true
-	s.do(func() {
-		containers := &s.policy.Containers
-		needed = !containers.Denied && !containers.Network.None
-	})
-	if own && !needed && network.GiveUp() {
-		s.options.Log.Print("the policy lets no container have a network: CAP_NET_ADMIN and CAP_NET_BIND_SERVICE are given up")
-	}
-}
-
 // networkChanged tells meshd that there are other sockets for it.
 func (s *Supervisor) networkChanged() {
 	if s.session != nil {

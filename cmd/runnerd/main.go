@@ -82,7 +82,6 @@ func run() error {
 		return err
 	}
 	defer supervisor.Close()
-	supervisor.GiveUp()
 	if *operators != "" {
 		if err := supervisor.ServeOperators(*operators); err != nil {
 			logger.Print(err) // the cell works without it

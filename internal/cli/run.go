@@ -201,7 +201,7 @@ var runnerdCapabilities = []uintptr{
 	unix.CAP_FSETID,       // images: keep their set-user-id bits
 	unix.CAP_SETFCAP,      // images: keep their file capabilities
 	unix.CAP_MKNOD,        // images: whiteouts of overlays are device nodes 0/0
-	// Networks of containers; runnerd gives both up at once where its policy lets no container have one.
+	// Networks of containers.
 	unix.CAP_NET_ADMIN,        // bridge, addresses, rules of nf_tables
 	unix.CAP_NET_BIND_SERVICE, // port 53 of the bridge, for meshd
 }

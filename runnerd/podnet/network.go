@@ -52,9 +52,7 @@ type Network struct {
 	pool  *pool
 	ipv6  bool            // the kernel has it
 	open  []workload.Port // of the host, for containers
-	// gaveUp says that the process may not do any of this any more.
-	gaveUp bool
-	ready  bool // bridge, rules and switches were put right since this runnerd started
+	ready bool            // bridge, rules and switches were put right since this runnerd started
 
 	resolverMutex sync.Mutex // never held for long
 	resolver      resolver
@@ -132,10 +130,6 @@ func (n *Network) prepare(ctx context.Context, name string, request Request) (le
 	defer n.mutex.Unlock()
 	if err := ctx.Err(); err != nil {
 		return lease, "", err
-	}
-	if n.gaveUp {
-		return lease, "", &Refusal{"runnerd gave up its rights over the network because its policy allowed no containers " +
-			"when it started: restart it"}
 	}
 	ports := published(request.Ports)
 	if len(ports) > PortsMax {
