@@ -191,6 +191,16 @@ func TestImagesByHand(t *testing.T) {
 		t.Errorf("rm left %v", left)
 	}
 
+	c.registry.Wrap(passwords("builder", "of the test"))
+	result, err := first.Run(t.Context(), "image", "pull", c.in("web:1"))
+	refused(t, "pull without credentials", result, err, 1, "needs credentials")
+	text := fmt.Sprintf("registry %s {\n    username builder\n    password \"of the test\"\n}\n", c.registry.Host)
+	if err := os.WriteFile(credentialsPath, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.run(first, 0, "image", "pull", c.in("web:1"))
+	c.run(first, 0, "image", "prune")
+
 	c.registry.Wrap(onPath("/", http.NotFound)) // from here on there is no registry
 	archive := filepath.Join(t.TempDir(), "web.tar")
 	image := imagetest.Busybox(t, runtime.GOARCH, v1.Config{
@@ -205,7 +215,7 @@ func TestImagesByHand(t *testing.T) {
 	}
 	c.run(first, 0, "apply", "-f", c.webFile("localhost/web:7", 3))
 	c.serve(3, "loaded")
-	result, err := first.Run(t.Context(), "image", "rm", "localhost/web:7")
+	result, err = first.Run(t.Context(), "image", "rm", "localhost/web:7")
 	refused(t, "rm of what is used", result, err, 1, "use")
 	if out := c.run(first, 0, "image", "prune"); out != "" {
 		t.Errorf("prune removed %q", out)
@@ -225,6 +235,20 @@ func TestImagesByHand(t *testing.T) {
 	refused(t, "load of no archive", result, err, 1)
 	result, err = first.Run(t.Context(), "image", "rm", "nothing")
 	refused(t, "rm of nothing", result, err, 1, "nothing")
+}
+
+// passwords makes a registry serve one user only.
+func passwords(user, password string) func(http.Handler) http.Handler {
+	return func(inner http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if name, word, _ := q.BasicAuth(); name != user || word != password {
+				w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			inner.ServeHTTP(w, q)
+		})
+	}
 }
 
 // writeLayout writes an image as a tar of an OCI layout, as skopeo and others do.

@@ -60,7 +60,7 @@ func startContainersOn(t *testing.T, more func(registry string, cell int) string
 		t.Skip("needs a static busybox for the images: Debian package busybox-static")
 	}
 	c := &containers{}
-	c.fixture = startWith(t, cluster.Options{Policy: func(cl *cluster.Cluster, cell int) (string, error) {
+	c.fixture = startWith(t, cluster.Options{CellArguments: []string{"--credentials", credentialsPath}, Policy: func(cl *cluster.Cluster, cell int) (string, error) {
 		if c.registry == nil && before != nil {
 			if err := before(cl); err != nil {
 				return "", err
@@ -89,6 +89,9 @@ func startContainersOn(t *testing.T, more func(registry string, cell int) string
 func (c *containers) basicPolicy(cl *cluster.Cluster) string {
 	return fmt.Sprintf("registry %s {\n    private\n    ca %s\n}\n", c.registry.Host, c.authority(cl))
 }
+
+// credentialsPath is where cells with containers look for users and passwords. There is no such file at first.
+var credentialsPath = filepath.Join(os.TempDir(), fmt.Sprintf("colloid-e2e-%d", os.Getpid()), "credentials")
 
 func (*containers) authority(cl *cluster.Cluster) string {
 	return filepath.Join(cl.Directory, "registry.pem")

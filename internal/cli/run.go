@@ -32,6 +32,7 @@ type runFlags struct {
 	labels     []string
 	user       string
 	policy     string
+	accounts   string // file of credentials
 	driver     string
 }
 
@@ -43,8 +44,9 @@ func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE for constraints of workloads; may be repeated")
 	flags.StringVar(&f.user, "user", "", "who meshd runs as when root starts it (default colloid, else a spare user id)")
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
+	flags.StringVar(&f.accounts, "credentials", "", "file with users and passwords of registries")
 	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
-	for _, rare := range []string{"driver", "advertise", "label", "user", "policy"} {
+	for _, rare := range []string{"driver", "advertise", "label", "user", "policy", "credentials"} {
 		_ = flags.MarkHidden(rare)
 	}
 }
@@ -221,12 +223,15 @@ func (a *app) helperPrograms(o launcher.Options) ([]launcher.Program, error) {
 		Arguments: []string{"--directory", launcher.ProgramDirectory(o.Directory, "runnerd"),
 			"--operator-socket", filepath.Join(o.RunDirectory, operator.SocketName)},
 		Confinement: launcher.Confinement{Bounded: a.Root, Capabilities: runnerdCapabilities}}
-	if a.run.policy != "" {
-		policy, err := filepath.Abs(a.run.policy)
-		if err != nil {
-			return nil, fail(ExitUsage, "--policy: %w", err)
+	for _, file := range []struct{ flag, path string }{{"--policy", a.run.policy}, {"--credentials", a.run.accounts}} {
+		if file.path == "" {
+			continue
 		}
-		p.Arguments = append(p.Arguments, "--policy", policy)
+		path, err := filepath.Abs(file.path)
+		if err != nil {
+			return nil, fail(ExitUsage, "%s: %w", file.flag, err)
+		}
+		p.Arguments = append(p.Arguments, file.flag, path)
 	}
 	return []launcher.Program{p}, nil
 }
