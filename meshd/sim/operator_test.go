@@ -159,7 +159,7 @@ func TestF158_ExplainSaysHowAnInstanceEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if !strings.Contains(explanation.Reason, "has ended") || !strings.Contains(explanation.Reason, n.ID().String()) {
+	if !strings.Contains(explanation.Reason, "ended with exit code 0") || !strings.Contains(explanation.Reason, n.ID().String()) {
 		t.Errorf("reason %q", explanation.Reason)
 	}
 	if got := explanation.Ranking[0].Instance; got != "backoff: ended with exit code 0" {
