@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+
+	"colloid.net/ipc/operator"
 )
 
 // A wrong number of arguments gets the line that would be right, and never success.
@@ -22,6 +25,28 @@ func TestWrongArgumentsAreToldWhatFits(t *testing.T) {
 		if code != ExitUsage || !strings.Contains(errors, want) {
 			t.Errorf("%s: exit %d, %q lacks %q", arguments, code, errors, want)
 		}
+	}
+}
+
+// A time that cannot be meant is refused before anything is done.
+func TestNegativeTimeoutsAreRefused(t *testing.T) {
+	d := newFake(t)
+	for _, arguments := range []string{"drain cell --timeout -1s", "rollout status web --watch --timeout -1s"} {
+		_, errors, code := d.words(strings.Fields(arguments)...)
+		if code != ExitUsage || !strings.Contains(errors, "--timeout is -1s, expected 0") {
+			t.Errorf("%s: exit %d, %q", arguments, code, errors)
+		}
+	}
+	if len(d.requests) != 0 {
+		t.Errorf("the daemon was asked: %q", d.requests)
+	}
+}
+
+// An image of which nobody knows when it was built has no date, rather than one long before computers.
+func TestF84_AnUnknownDateIsLeftOut(t *testing.T) {
+	text, err := json.Marshal(operator.Image{Digest: "sha256:00"})
+	if err != nil || strings.Contains(string(text), "0001-01-01") {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 
