@@ -20,6 +20,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/image/manifest"
+	"colloid.net/workload"
 )
 
 const (
@@ -208,9 +209,9 @@ func (o *operators) carryOut(ctx context.Context, q *operator.Request, file *os.
 		}
 		return show(images.Load(ctx, file, progress))
 	case operator.OperationList:
-		return show(images.List(ctx))
+		return show(o.list(ctx))
 	case operator.OperationPrune:
-		return show(images.Prune(ctx))
+		return show(o.prune(ctx))
 	case operator.OperationRemove:
 		return o.remove(ctx, q.Reference)
 	case operator.OperationResolve:
@@ -257,9 +258,45 @@ func (o *operators) pull(ctx context.Context, reference string, progress func(im
 	return show([]image.Image{pulled}, nil)
 }
 
+// list gives the images that are here. What uses one is not its mounted root alone: an instance that waits for its
+// next start has none, and needs the image then.
+func (o *operators) list(ctx context.Context) ([]image.Image, error) {
+	list, err := o.supervisor.images.List(ctx)
+	o.supervisor.do(func() {
+		for i := range list {
+			list[i].Users = max(list[i].Users, o.supervisor.instancesOf(list[i].Digest))
+		}
+	})
+	return list, err
+}
+
+// instancesOf counts the instances of an image or module that run or shall run.
+func (s *Supervisor) instancesOf(digest image.Digest) (count int) {
+	for _, i := range s.instances {
+		if i.phase != phaseDenied && i.spec != nil && i.spec.Runtime != workload.RuntimeProcess && i.spec.ImageDigest == digest {
+			count++
+		}
+	}
+	return count
+}
+
+// prune removes the images that no instance uses.
+func (o *operators) prune(ctx context.Context) (removed []image.Image, err error) {
+	list, err := o.list(ctx)
+	for _, i := range list {
+		if i.Users > 0 || err != nil {
+			continue
+		}
+		if err = o.supervisor.images.Remove(ctx, i.Digest); err == nil {
+			removed = append(removed, i)
+		}
+	}
+	return removed, err
+}
+
 // remove finds an image by digest, the beginning of one, or name.
 func (o *operators) remove(ctx context.Context, what string) error {
-	list, err := o.supervisor.images.List(ctx)
+	list, err := o.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -267,21 +304,24 @@ func (o *operators) remove(ctx context.Context, what string) error {
 	if full, _, err := image.Normalize(what); err == nil {
 		name = full
 	}
-	var found []image.Digest
+	var found []image.Image
 	for _, i := range list {
 		full := slices.ContainsFunc(i.References, func(r string) bool {
 			normalized, _, err := image.Normalize(r)
 			return r == what || err == nil && normalized == name
 		})
 		if full || len(digits) >= digitsMin && strings.HasPrefix(i.Digest.Hex(), digits) {
-			found = append(found, i.Digest)
+			found = append(found, i)
 		}
 	}
 	switch len(found) {
 	case 0:
 		return fmt.Errorf("there is no image %.200q here: see `colloid image ls`", what)
 	case 1:
-		return o.supervisor.images.Remove(ctx, found[0])
+		if n := found[0].Users; n > 0 {
+			return fmt.Errorf("image %s is in use by %d instances here: delete their workloads first", found[0].Digest, n)
+		}
+		return o.supervisor.images.Remove(ctx, found[0].Digest)
 	}
 	return fmt.Errorf("%.200q means %d images here: name one by its digest", what, len(found))
 }

@@ -13,7 +13,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := cli.Main(ctx, os.Args[1:], cli.Environment{
+	code := cli.Main(ctx, takeArguments(), cli.Environment{
 		Input: os.Stdin, Output: os.Stdout, Errors: os.Stderr, Variable: os.Getenv, Root: os.Geteuid() == 0,
 	})
 	stop()

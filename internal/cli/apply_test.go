@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"colloid.net/ipc/uds"
+	"colloid.net/workload"
 )
 
 const (
@@ -170,6 +171,24 @@ func TestF132_OnlyProgramsArePinned(t *testing.T) {
 		d := newFake(t)
 		r := d.run(fmt.Sprintf("spread web {\n process %s\n}\n", path), "apply", "-f", "-")
 		r.expectError(t, ExitUsage, "is no program", "nothing was written")
+	}
+}
+
+// A thousand blocks of one large program cost one reading of it: the second run would see another file.
+func TestF132_AProgramIsReadOnceForAllItsBlocks(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("first"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a, want := &app{}, sha256.Sum256([]byte("first"))
+	for range 2 {
+		d := desired{key: "spread.web", spec: &workload.Spec{Runtime: workload.RuntimeProcess, Image: program}}
+		if err := a.fillDigest(&d); err != nil || d.spec.ImageDigest != want {
+			t.Fatalf("%v, digest %x", err, d.spec.ImageDigest)
+		}
+		if err := os.WriteFile(program, []byte("second"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

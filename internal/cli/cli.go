@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,6 +41,8 @@ type app struct {
 	Environment
 	socket string // --socket
 	run    runFlags
+	// digests of programs that this run has read, by path
+	digests map[string][sha256.Size]byte
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -71,7 +74,27 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		a.imageCommand(), a.wasmCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)
+	sayWhatFits(root)
 	return root
+}
+
+// sayWhatFits: the library counts arguments without saying what they should be, and takes one too many for an
+// unknown command also where there are none.
+func sayWhatFits(command *cobra.Command) {
+	for _, sub := range command.Commands() {
+		sayWhatFits(sub)
+	}
+	count := command.Args
+	if count == nil || command.HasSubCommands() {
+		return
+	}
+	command.Args = func(command *cobra.Command, arguments []string) error {
+		if count(command, arguments) == nil {
+			return nil
+		}
+		return fail(ExitUsage, "%s: %d arguments do not fit: write %s; see %s --help", command.CommandPath(),
+			len(arguments), command.UseLine(), command.CommandPath())
+	}
 }
 
 // refuseEmptyFlags: an option with nothing behind it is most often a variable of a script that is not set. To

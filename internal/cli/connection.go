@@ -69,8 +69,8 @@ func (a *app) dial() (*session, error) {
 	if refused != nil {
 		return nil, fail(ExitUnreachable, "%w", refused)
 	}
-	return nil, fail(ExitUnreachable, "no daemon runs here (no socket at %q): start it with `colloid`, "+
-		"or name the socket with --socket", places)
+	return nil, fail(ExitUnreachable, "no daemon runs here (no socket at %s): start it with `colloid`, "+
+		"or name the socket with --socket", strings.Join(places, " or "))
 }
 
 func (s *session) close() { s.client.Close() }

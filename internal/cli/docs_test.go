@@ -21,9 +21,13 @@ func TestManualHasEveryCommandAndFlag(t *testing.T) {
 		if command.Runnable() && !strings.Contains(manual, command.CommandPath()) {
 			t.Errorf("docs/commands.md lacks %s", command.CommandPath())
 		}
+		section := sectionsOf(manual, command.CommandPath())
+		if strings.Contains(section, "flags as of `colloid`") {
+			section += sectionsOf(manual, "colloid")
+		}
 		command.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
-			if flag.Name != "help" && flag.Name != "version" && !strings.Contains(manual, "--"+flag.Name) &&
-				!strings.Contains(manual, "-"+flag.Shorthand+" ") {
+			if flag.Name != "help" && flag.Name != "version" && !strings.Contains(section, "--"+flag.Name) &&
+				!strings.Contains(section, "-"+flag.Shorthand+" ") {
 				t.Errorf("docs/commands.md lacks --%s of %s", flag.Name, command.CommandPath())
 			}
 		})
@@ -33,4 +37,16 @@ func TestManualHasEveryCommandAndFlag(t *testing.T) {
 	}
 	a := &app{Environment: Environment{Variable: func(string) string { return "" }}}
 	check(a.rootCommand())
+}
+
+// sectionsOf returns the parts of a manual whose heading names a command: alone, or with its arguments.
+func sectionsOf(manual, command string) string {
+	found := ""
+	for _, section := range strings.Split(manual, "\n### ")[1:] {
+		heading, _, _ := strings.Cut(section, "\n")
+		if strings.Contains(heading, "`"+command+"`") || command != "colloid" && strings.Contains(heading, "`"+command+" ") {
+			found += section
+		}
+	}
+	return found
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -71,6 +72,9 @@ func (s *session) setDrained(name string, wish bool) (string, error) {
 }
 
 func (a *app) drain(ctx context.Context, s *session, name string, timeout time.Duration) error {
+	if timeout < 0 {
+		return fail(ExitUsage, "--timeout is %v, expected 0 (not at all) or more", timeout)
+	}
 	id, err := s.setDrained(name, true)
 	if err != nil {
 		return err
@@ -98,6 +102,10 @@ func (a *app) drain(ctx context.Context, s *session, name string, timeout time.D
 		}
 		select {
 		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fail(ExitError, "%s takes no new work, and nobody waits any more until it is empty: still there %s",
+					id, strings.Join(left, ", "))
+			}
 			return fail(ExitError, "%s takes no new work but is not empty after %v: %s", id, timeout, strings.Join(left, ", "))
 		case <-time.After(drainInterval):
 		}

@@ -134,28 +134,48 @@ func (a *app) fillDigest(d *desired) error {
 	if d.spec.Runtime != workload.RuntimeProcess || d.spec.ImageDigest != [32]byte{} {
 		return nil
 	}
-	// Not blocking: what has the name may be a pipe or a device, which has no end to hash up to.
-	file, err := os.OpenFile(d.spec.Image, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	digest, known := a.digests[d.spec.Image] // a thousand blocks may name one program
+	if !known {
+		var err error
+		digest, err = digestOf(d.spec.Image)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s has no sha256 and %w", d.key, err)
+		}
+		if a.digests == nil {
+			a.digests = map[string][sha256.Size]byte{}
+		}
+		a.digests[d.spec.Image] = digest
 	}
+	d.spec.ImageDigest = digest
+	d.note = fmt.Sprintf("%s: pinned to the file here, sha256 %x", d.key, d.spec.ImageDigest)
+	return nil
+}
+
+// digestOf hashes a program of this machine.
+func digestOf(path string) (digest [sha256.Size]byte, err error) {
+	// Not blocking: what has the name may be a pipe or a device, which has no end to hash up to.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("%s has no sha256 and its file cannot be read: %w", d.key, err)
+		return digest, fmt.Errorf("its file cannot be read: %w", err)
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err != nil {
-		return fmt.Errorf("%s: digest of %s: %w", d.key, d.spec.Image, err)
-	} else if !info.Mode().IsRegular() || info.Size() == 0 {
-		return fmt.Errorf("%s: %s is no program (mode %v, %d bytes): name an executable file",
-			d.key, d.spec.Image, info.Mode(), info.Size())
+	info, err := file.Stat()
+	if err != nil {
+		return digest, fmt.Errorf("its file cannot be read: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() == 0 {
+		return digest, fmt.Errorf("%s is no program (mode %v, %d bytes): name an executable file",
+			path, info.Mode(), info.Size())
 	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {
-		return fmt.Errorf("%s: digest of %s: %w", d.key, d.spec.Image, err)
+		return digest, fmt.Errorf("its file cannot be read: %w", err)
 	}
-	copy(d.spec.ImageDigest[:], hash.Sum(nil))
-	d.note = fmt.Sprintf("%s: pinned to the file here, sha256 %x", d.key, d.spec.ImageDigest)
-	return nil
+	copy(digest[:], hash.Sum(nil))
+	return digest, nil
 }
 
 func parseVariables(settings []string) (map[string]string, error) {

@@ -42,6 +42,9 @@ it waits for one of the two: complete means then that all were ready for ten sec
 			if timeout != 0 && !watch {
 				return fail(ExitUsage, "--timeout is for --watch")
 			}
+			if timeout < 0 {
+				return fail(ExitUsage, "--timeout is %v, expected 0 (never) or more", timeout)
+			}
 			ctx := command.Context()
 			if timeout > 0 {
 				var cancel context.CancelFunc

@@ -14,7 +14,12 @@ import (
 )
 
 func (a *app) wasmCommand() *cobra.Command {
-	command := &cobra.Command{Use: "wasm", Short: "Use workloads that are WebAssembly modules"}
+	command := &cobra.Command{
+		Use:   "wasm",
+		Short: "Use workloads that are WebAssembly modules",
+		Args:  cobra.NoArgs,
+		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
 	command.AddCommand(a.wasmInvokeCommand())
 	return command
 }

@@ -38,7 +38,7 @@ func TestWasmInvokeSaysWhatIsWrong(t *testing.T) {
 		exit      int
 		message   string
 	}{
-		{"wasm invoke", ExitUsage, "requires at least 1 arg"},
+		{"wasm invoke", ExitUsage, "0 arguments do not fit: write colloid wasm invoke NAME [ARGUMENT ...]"},
 		{"wasm invoke -o text thumbs", ExitUsage, "use raw, hex or json"},
 		{"wasm invoke --timeout 2h thumbs", ExitUsage, "expected 1ms to 1m0s"},
 		{"wasm invoke --function " + strings.Repeat("f", 129) + " thumbs", ExitUsage, "function name of 129 bytes"},

@@ -66,7 +66,7 @@ type Image struct {
 	Digest       string    `json:"digest"` // sha256:...
 	References   []string  `json:"references"`
 	Size         int64     `json:"size"` // bytes, unpacked
-	Created      time.Time `json:"created"`
+	Created      time.Time `json:"created,omitzero"`
 	Architecture string    `json:"architecture"` // "wasm" for a module
 	Loaded       bool      `json:"loaded"`       // by an operator, not pulled
 	Instances    int       `json:"instances"`    // that use it now

@@ -13,6 +13,7 @@ import (
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/sim"
+	"colloid.net/workload"
 )
 
 // put writes a value as the daemon does for a worker, and waits until it is stored or refused.
@@ -191,5 +192,24 @@ func TestF148_ValuesSurviveARestart(t *testing.T) {
 	w.Node(0).Cell().ReadValues("w", func(key string, value cell.Value) { count++ })
 	if v := get(t, w.Node(0), "w", "k", 0); string(v.Data) != "v" || count != 1 {
 		t.Fatalf("%q, %d keys", v.Data, count)
+	}
+}
+
+// Whoever invokes a workload that is a process is not sent round all cells that run it.
+func TestF144_WhatIsNoModuleIsNamed(t *testing.T) {
+	w := cluster(t, sim.Options{Seed: 3, Cells: 1})
+	n := w.Node(0)
+	digest(t, ask(t, w, n, write(uds.CodeSet, "spread.web", spec(t, 1), uds.ExpectAbsent)))
+	module, err := workload.Encode(&workload.Spec{
+		Runtime: workload.RuntimeWasm, Replicas: 1, Image: "https://modules.example/a.wasm",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest(t, ask(t, w, n, write(uds.CodeSet, "wasm.thumbs", module, uds.ExpectAbsent)))
+	for name, want := range map[string]string{"web": "spread.web", "thumbs": "", "unknown": ""} {
+		if got := n.Cell().NoModule(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
 	}
 }

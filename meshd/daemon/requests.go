@@ -81,8 +81,11 @@ func (w *workers) invoke(ctx context.Context, payload []byte) control.Response {
 
 // elsewhere says where a workload without an instance here has some.
 func (w *workers) elsewhere(ctx context.Context, name string) string {
-	cells := ""
-	w.onReactor(ctx, func() { cells = w.daemon.cell.WorkloadCells(name) })
+	cells, other := "", ""
+	w.onReactor(ctx, func() { cells, other = w.daemon.cell.WorkloadCells(name), w.daemon.cell.NoModule(name) })
+	if other != "" {
+		return other + " is no module: only modules have functions to invoke"
+	}
 	if cells == "" {
 		return fmt.Sprintf("%.80q has no instance that can be invoked, on this cell or another: look at "+
 			"`colloid status`", name)

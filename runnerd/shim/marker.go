@@ -2,6 +2,7 @@ package shim
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,6 +37,9 @@ func FindAll(root string) []Found {
 		if len(parts) != 3 || filepath.Dir(parts[2]) != filepath.Clean(root) {
 			continue
 		}
+		if elsewhere(marked.Process.PID, filepath.Dir(filepath.Clean(root))) {
+			continue
+		}
 		found := Found{Shim: marked.Process, Workload: marked.Leader, Directory: parts[2]}
 		pid, err1 := strconv.Atoi(parts[0])
 		ticks, err2 := strconv.ParseUint(parts[1], 10, 64)
@@ -45,6 +49,18 @@ func FindAll(root string) []Found {
 		list = append(list, found)
 	}
 	return list
+}
+
+// elsewhere reports whether a path means another directory to a process: it has mounts of its own, and is the shim
+// of a runnerd there, as in a container that shares the host's processes. The directory as both see it now is
+// compared, so that one that was exchanged makes no difference.
+func elsewhere(pid int, path string) bool {
+	theirs, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "root", path))
+	if err != nil {
+		return false
+	}
+	own, err := os.Stat(path)
+	return err == nil && !os.SameFile(theirs, own)
 }
 
 // Restore writes down again who runs and who watches, as a shim does at its start.

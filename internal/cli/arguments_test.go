@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"colloid.net/ipc/operator"
+)
+
+// A wrong number of arguments gets the line that would be right, and never success.
+func TestWrongArgumentsAreToldWhatFits(t *testing.T) {
+	d := newFake(t)
+	for arguments, want := range map[string]string{
+		"get":                 "colloid get: 0 arguments do not fit: write colloid get KEY",
+		"get a b":             "colloid get: 2 arguments do not fit: write colloid get KEY",
+		"status web":          "colloid status: 1 arguments do not fit: write colloid status [flags]",
+		"rollout undo":        "write colloid rollout undo NAME",
+		"image rm":            "write colloid image rm IMAGE",
+		"wasm nosuch":         `unknown command "nosuch" for "colloid wasm"`,
+		"rollout nosuch":      `unknown command "nosuch" for "colloid rollout"`,
+		"connect a b --merge": "write colloid connect HOST",
+	} {
+		_, errors, code := d.words(strings.Fields(arguments)...)
+		if code != ExitUsage || !strings.Contains(errors, want) {
+			t.Errorf("%s: exit %d, %q lacks %q", arguments, code, errors, want)
+		}
+	}
+}
+
+// A time that cannot be meant is refused before anything is done.
+func TestNegativeTimeoutsAreRefused(t *testing.T) {
+	d := newFake(t)
+	for _, arguments := range []string{"drain cell --timeout -1s", "rollout status web --watch --timeout -1s"} {
+		_, errors, code := d.words(strings.Fields(arguments)...)
+		if code != ExitUsage || !strings.Contains(errors, "--timeout is -1s, expected 0") {
+			t.Errorf("%s: exit %d, %q", arguments, code, errors)
+		}
+	}
+	if len(d.requests) != 0 {
+		t.Errorf("the daemon was asked: %q", d.requests)
+	}
+}
+
+// An image of which nobody knows when it was built has no date, rather than one long before computers.
+func TestF84_AnUnknownDateIsLeftOut(t *testing.T) {
+	text, err := json.Marshal(operator.Image{Digest: "sha256:00"})
+	if err != nil || strings.Contains(string(text), "0001-01-01") {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestNoDaemonNamesThePlacesPlainly(t *testing.T) {
+	d := newFake(t)
+	missing := t.TempDir() + "/missing"
+	_, errors, code := d.words("--socket", missing, "status")
+	if code != ExitUnreachable || !strings.Contains(errors, "(no socket at "+missing+")") {
+		t.Errorf("exit %d, %q", code, errors)
+	}
+}
