@@ -134,9 +134,9 @@ func (p *Planner) lackText(d *demand, n int32, b blocker) string {
 	case blockDenied:
 		i := slices.Index(d.w.Denied, cell.ID)
 		if i < len(d.w.DenialReasons) && d.w.DenialReasons[i] != "" {
-			return "denied by host: " + d.w.DenialReasons[i]
+			return "refused there: " + d.w.DenialReasons[i]
 		}
-		return "denied by host"
+		return "refused there"
 	case blockProcessor:
 		return fmt.Sprintf("cpu %d millicores short", int64(d.ask.processor)-left.processor)
 	case blockMemory:

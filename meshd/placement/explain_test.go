@@ -29,7 +29,7 @@ func TestF72_ExplainVerdicts(t *testing.T) {
 		"cordoned": func(c *Cell, _ *Workload, _ *workload.Spec) {
 			c.NoNew, c.Capacity.Cordoned = true, true
 		},
-		"denied by host: image not listed": func(c *Cell, w *Workload, _ *workload.Spec) {
+		"refused there: image not listed": func(c *Cell, w *Workload, _ *workload.Spec) {
 			w.Denied, w.DenialReasons = []wire.CellID{9, c.ID}, []string{"other", "image not listed"}
 		},
 		"cpu 400 millicores short": func(c *Cell, _ *Workload, _ *workload.Spec) { c.Capacity.CPUMillicores = 200 },

@@ -17,6 +17,9 @@ type Resolved struct {
 	Loaded        bool     // it is an image that an operator loaded here
 }
 
+// localHost is in the names of images that come from no registry: an operator loads them on each machine.
+const localHost = "localhost"
+
 // Resolve asks the registry what a tag means. Nothing is stored. An image that was loaded here under that
 // very name counts where the registry does not answer or does not know it.
 func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error) {
@@ -25,7 +28,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 		return Resolved{}, &Refusal{fmt.Sprintf("%.200q is no reference of an image: %v", reference, err)}
 	}
 	r := Resolved{Reference: full}
-	if host == "localhost" {
+	if host == localHost {
 		return c.resolveLoaded(ctx, r, &Refusal{fmt.Sprintf("no image %s was loaded here: see `colloid image ls`", full)})
 	}
 	outcome, err := c.fetch(ctx, registry.Job{Kind: registry.JobResolve, Reference: full}, noBlobs{})

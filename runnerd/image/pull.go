@@ -136,9 +136,12 @@ func (c *Client) pullImage(ctx context.Context, reference string, digest Digest,
 	if os.Geteuid() != 0 {
 		return &Refusal{ErrNoRoot.Error()}
 	}
-	full, _, _, err := registry.Normalize(reference)
+	full, _, host, err := registry.Normalize(reference)
 	if err != nil {
 		return &Refusal{fmt.Sprintf("%.200q is no reference of an image: %v", reference, err)}
+	}
+	if host == localHost {
+		return &Refusal{fmt.Sprintf("image %s is not loaded on this machine: colloid image load FILE there", full)}
 	}
 	b := &imageBlobs{client: c, report: progress}
 	defer func() { b.end(err) }()

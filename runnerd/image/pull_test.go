@@ -457,3 +457,17 @@ func TestAPullEndsWithItsLastWaiter(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An image of this machine alone comes from no registry, so nobody is sent to the policy of registries (F84).
+func TestF84_LocalImageThatIsNotLoadedSaysHowToLoadIt(t *testing.T) {
+	needRoot(t)
+	c := newClient(t, nil)
+	_, pulled := c.Pull(testContext(t), "localhost/x", Digest{1}, nil)
+	_, ensured := c.Ensure(testContext(t), "localhost/x", Digest{1}, nil)
+	for _, err := range []error{pulled, ensured} {
+		var refused *Refusal
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "is not loaded on this machine: colloid image load") {
+			t.Errorf("%v", err)
+		}
+	}
+}
