@@ -173,20 +173,41 @@ func (a *app) rolloutHistoryCommand() *cobra.Command {
 				if len(versions) == 0 {
 					a.talk("%s has no former versions", key)
 				}
-				for _, v := range versions {
-					a.data("%s  %s", v.digest, printable(workload.Summary(v.spec)))
-				}
+				a.printHistory(versions)
 				return nil
 			})
 		},
 	}
 }
 
+// printHistory names versions as status does, by what their instances run. Where only the number of replicas
+// or their placement changed, several have one name: the newest of them keeps it.
+func (a *app) printHistory(versions []formerVersion) {
+	seen := map[string]bool{}
+	for _, v := range versions {
+		line := v.name() + "  " + printable(workload.Summary(v.spec))
+		if seen[v.name()] {
+			line += "  (the same with other replicas or placement: --to " + v.digest + ")"
+		}
+		seen[v.name()] = true
+		a.data("%s", line)
+	}
+}
+
 // formerVersion is a former specification of a workload.
 type formerVersion struct {
-	digest  string
+	digest  string // of the whole specification
 	spec    *workload.Spec
 	encoded []byte
+}
+
+// name is the digest under which status shows the instances of the version.
+func (v *formerVersion) name() string { return fmt.Sprintf("%016x", v.spec.InstanceDigest()) }
+
+// is reports whether to, in lower case, is the beginning of a digest of the version: of its instances or of the
+// whole specification.
+func (v *formerVersion) is(to string) bool {
+	return strings.HasPrefix(v.name(), to) || strings.HasPrefix(v.digest, to)
 }
 
 // rolloutKey names what cells keep about the roll-outs of a workload.
@@ -242,7 +263,7 @@ func (a *app) rolloutUndoCommand() *cobra.Command {
 		Use:   "undo NAME",
 		Short: "Write the previous version of a workload again",
 		Long: `Writes a former version as if it had been applied: the last good one if the present one is not good, else
-the one before the present. --to chooses another of "colloid rollout history".`,
+the one before the present. --to chooses another of "colloid rollout history", by the name that status shows.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeKeys,
 		RunE: func(_ *cobra.Command, arguments []string) error {
@@ -290,7 +311,7 @@ func (a *app) rolloutUndo(s *session, name, to string) error {
 	if err != nil {
 		return s.explain(key, err)
 	}
-	a.data("%s back to %s: %s", key, chosen.digest, printable(workload.Summary(chosen.spec)))
+	a.data("%s back to %s: %s", key, chosen.name(), printable(workload.Summary(chosen.spec)))
 	return nil
 }
 
@@ -309,7 +330,7 @@ func (s *session) chooseVersion(key, present, to string) (*formerVersion, error)
 	}
 	var found []formerVersion
 	for _, v := range versions {
-		if strings.HasPrefix(v.digest, strings.ToLower(to)) && (to != "" || v.digest != present) {
+		if v.is(strings.ToLower(to)) && (to != "" || v.digest != present) {
 			found = append(found, v)
 		}
 	}
@@ -320,7 +341,7 @@ func (s *session) chooseVersion(key, present, to string) (*formerVersion, error)
 		return nil, fail(ExitError, "%s has no former version", key)
 	}
 	for _, v := range found {
-		if to != "" && v.digest != found[0].digest {
+		if to != "" && v.name() != found[0].name() {
 			return nil, fail(ExitUsage, "%q means several versions of %s: write more of the digest", to, key)
 		}
 	}

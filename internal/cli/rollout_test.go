@@ -174,12 +174,36 @@ func (d *fakeDaemon) former(text string) string {
 	return digest
 }
 
+// instances is the digest under which status shows the instances of a specification.
+func (d *fakeDaemon) instances(key string) string {
+	return fmt.Sprintf("%016x", d.held(key).InstanceDigest())
+}
+
+// F74: status, history and --to name a version alike; versions of one name differ in what no instance sees.
+func TestF74_HistoryNamesVersionsAsStatusDoes(t *testing.T) {
+	d := newFake(t)
+	d.hold(strings.Replace(web2, "web:1", "web:3", 1))
+	five := d.former(web5)
+	two := d.former(web2)
+	name := d.instances("rollout.web.past-" + two)
+	if name == two || name != d.instances("rollout.web.past-"+five) {
+		t.Fatalf("%s, %s, %s", name, two, five)
+	}
+	d.run("", "rollout", "history", "web").expect(t, 0, name+"  replicas=2, image=example.org/web:1\n"+
+		name+"  replicas=5, image=example.org/web:1  (the same with other replicas or placement: --to "+five+")\n")
+	for to, replicas := range map[string]int{name: 2, name[:8]: 2, five: 5, two: 2} {
+		d.run("", "rollout", "undo", "web", "--to", to).expect(t, 0,
+			fmt.Sprintf("spread.web back to %s: replicas=%d, image=example.org/web:1\n", name, replicas))
+	}
+}
+
 func TestRolloutUndo(t *testing.T) {
 	d := newFake(t)
 	d.hold(web5)
 	d.run("", "rollout", "undo", "web").expectError(t, ExitError, "no former version")
-	oldest := d.former(strings.Replace(web2, "web:1", "web:0", 1))
-	before := d.former(web2)
+	oldestStored := d.former(strings.Replace(web2, "web:1", "web:0", 1))
+	beforeStored := d.former(web2)
+	oldest, before := d.instances("rollout.web.past-"+oldestStored), d.instances("rollout.web.past-"+beforeStored)
 	d.run("", "rollout", "history", "web").expect(t, 0, before+"  replicas=2, image=example.org/web:1\n"+
 		oldest+"  replicas=2, image=example.org/web:0\n")
 	d.run("", "rollout", "undo", "web").expect(t, 0, "spread.web back to "+before+": replicas=2, image=example.org/web:1\n")
@@ -188,9 +212,11 @@ func TestRolloutUndo(t *testing.T) {
 	}
 	d.run("", "rollout", "undo", "web", "--to", oldest[:6]).expect(t, 0,
 		"spread.web back to "+oldest+": replicas=2, image=example.org/web:0\n")
+	d.run("", "rollout", "undo", "web", "--to", oldestStored).expect(t, 0,
+		"spread.web back to "+oldest+": replicas=2, image=example.org/web:0\n")
 	d.run("", "rollout", "undo", "web", "--to", "ffffff").expectError(t, ExitUsage, "rollout history")
 	// The last good version comes first.
-	d.keys["rollout.web.good"] = d.keys["rollout.web.past-"+before]
+	d.keys["rollout.web.good"] = d.keys["rollout.web.past-"+beforeStored]
 	d.run("", "rollout", "undo", "web").expect(t, 0, "spread.web back to "+before+": replicas=2, image=example.org/web:1\n")
 	writes := d.writes
 	d.beforeWrite = func() { d.keys["spread.web"][0].Sequence++ }
