@@ -120,8 +120,12 @@ func rolloutExit(w *uds.WorkloadStatus, settled bool) int {
 }
 
 func rolloutLine(w *uds.WorkloadStatus) string {
-	return fmt.Sprintf("%s: %s%s, %d of %d ready in version %s", w.Key, printable(w.State), reason(w.Reason), w.Ready,
+	line := fmt.Sprintf("%s: %s%s, %d of %d ready in version %s", w.Key, printable(w.State), reason(w.Reason), w.Ready,
 		w.Replicas, printable(w.Digest))
+	if w.Ready < w.Replicas && w.Serving > w.Ready {
+		line += fmt.Sprintf(", %d serve in all", w.Serving)
+	}
+	return line
 }
 
 func (a *app) printRollout(w *uds.WorkloadStatus, format outputFormat, exit int) error {

@@ -182,7 +182,7 @@ func printWorkloads(w io.Writer, workloads []uds.WorkloadStatus) error {
 			}
 			shown = append(shown, describeInstance(instance))
 		}
-		t.row(l.Key, l.Runtime, fmt.Sprintf("%d/%d", l.Ready, l.Replicas), l.State+reason(l.Reason),
+		t.row(l.Key, l.Runtime, readiness(&l), l.State+reason(l.Reason),
 			orDash(strings.Join(shown, ", ")))
 	}
 	if err := t.flush(); err != nil {
@@ -194,6 +194,28 @@ func printWorkloads(w io.Writer, workloads []uds.WorkloadStatus) error {
 		}
 	}
 	return nil
+}
+
+// readiness counts the copies that answer. Those of another version serve too while an update or a conflict lasts,
+// so they count up to what is wanted, and are said to be old.
+func readiness(w *uds.WorkloadStatus) string {
+	old := 0
+	for _, i := range w.Instances {
+		if i.State == "ready" && i.Digest != w.Digest {
+			old++
+		}
+	}
+	old = min(old, max(w.Replicas-w.Ready, 0))
+	text := fmt.Sprintf("%d/%d", w.Ready+old, w.Replicas)
+	switch {
+	case old == 0:
+		return text
+	case w.State == "conflict": // which of the versions is the old one is not decided
+		return text + fmt.Sprintf(" (%d in another version)", old)
+	case w.Ready == 0:
+		return text + " (old version)"
+	}
+	return text + fmt.Sprintf(" (%d in the old version)", old)
 }
 
 // describeInstance shows where an instance answers and, unless it is ready, what is wrong.

@@ -127,3 +127,36 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// Copies of an old version serve while an update or a conflict lasts, and are counted.
+func TestF78_ReadyCountsCopiesOfOldVersions(t *testing.T) {
+	d := newFake(t)
+	instance := func(digest, state string) uds.InstanceInfo {
+		return uds.InstanceInfo{Cell: ownActor, State: state, Digest: digest, Placed: true}
+	}
+	for _, c := range []struct {
+		state     string
+		ready     int
+		instances []uds.InstanceInfo
+		want      string
+	}{
+		{"updating", 0, []uds.InstanceInfo{instance("a", "ready"), instance("a", "ready"), instance("b", "starting")},
+			"  2/2 (old version)  updating"},
+		{"updating", 1, []uds.InstanceInfo{instance("a", "ready"), instance("b", "ready")},
+			"  2/2 (1 in the old version)  updating"},
+		{"ok", 2, []uds.InstanceInfo{instance("a", "ready"), instance("b", "ready"), instance("b", "ready")}, "  2/2    ok"},
+		{"conflict", 0, []uds.InstanceInfo{instance("a", "ready"), instance("a", "ready")},
+			"  2/2 (2 in another version)  conflict"},
+		{"starting", 0, []uds.InstanceInfo{instance("a", "starting")}, "  0/2    starting"},
+		{"updating", 0, []uds.InstanceInfo{instance("a", "unreachable"), instance("a", "ready")}, "  1/2 (old version)  updating"},
+	} {
+		d.workload(c.state, func(w *uds.WorkloadStatus) { w.Digest, w.Ready, w.Instances = "b", c.ready, c.instances })
+		if r := d.run("", "status"); !strings.Contains(r.output, c.want) {
+			t.Errorf("%q is not in\n%s", c.want, r.output)
+		}
+	}
+	d.workload("updating", func(w *uds.WorkloadStatus) { w.Ready, w.Serving = 0, 2 })
+	if r := d.run("", "rollout", "status", "spread.web"); !strings.Contains(r.output, "0 of 2 ready in version 00000000000000d2, 2 serve in all") {
+		t.Errorf("%q", r.output)
+	}
+}

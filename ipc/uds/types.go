@@ -85,7 +85,8 @@ type WorkloadStatus struct {
 	Runtime   string         `json:"runtime"`
 	Image     string         `json:"image"`
 	Replicas  int            `json:"replicas"`
-	Ready     int            `json:"ready"`
+	Ready     int            `json:"ready"`   // copies that answer, in the version of Digest and where they belong
+	Serving   int            `json:"serving"` // copies that answer, in whatever version and place
 	State     string         `json:"state"`
 	Reason    string         `json:"reason,omitempty"`
 	Digest    string         `json:"digest"`

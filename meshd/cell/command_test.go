@@ -343,7 +343,16 @@ func TestF78_StatusTellsWhatIsMissing(t *testing.T) {
 	}
 	digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 5), uds.ExpectAny)))
 	w.Run(5 * time.Second)
-	if s := state(); s.State != "unsatisfied" || s.Ready != 2 || s.Replicas != 5 || s.Reason == "" {
+	if s := state(); s.State != "unsatisfied" || s.Ready != 2 || s.Serving != 2 || s.Replicas != 5 || s.Reason == "" {
+		t.Fatalf("%+v", s)
+	}
+	// While another version starts, the old copies serve and count.
+	next, err := workload.Encode(&workload.Spec{Runtime: workload.RuntimeProcess, Replicas: 2, Image: "/bin/next"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", next, uds.ExpectAny)))
+	if s := state(); s.Ready != 0 || s.Serving != 2 {
 		t.Fatalf("%+v", s)
 	}
 	digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 0), uds.ExpectAny)))

@@ -163,6 +163,7 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 		if instance.State != state.EndpointReady.String() {
 			continue
 		}
+		status.Serving++
 		if instance.Placed && instance.Digest == status.Digest {
 			status.Ready++
 		} else if instance.Digest != status.Digest {
