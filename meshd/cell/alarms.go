@@ -17,6 +17,7 @@ const (
 	alarmOwnDot       = "own-dot"
 	alarmSnapshot     = "snapshot"
 	alarmStorage      = "storage"
+	alarmDisk         = "disk"
 	alarmIsolated     = "isolated"
 	alarmMembers      = "members"
 	alarmPath         = "path"
@@ -72,6 +73,11 @@ func (b *alarmBook) raise(name, severity, text, hint string) {
 		b.raised = make(map[string]uds.Alarm)
 	}
 	b.raised[name] = uds.Alarm{Severity: severity, Text: text, Hint: hint}
+}
+
+func (b *alarmBook) has(name string) bool {
+	_, raised := b.raised[name]
+	return raised
 }
 
 func (b *alarmBook) clear(name string) { delete(b.raised, name) }

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"fmt"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -47,6 +48,7 @@ func (c *Cell) Load(now clock.Instant, sample HostLoad) {
 	c.now = now
 	elapsed := now.Sub(c.load.sampled)
 	c.load.sampled = now
+	c.noteDisk(sample.Disk)
 	for i, value := range [3]int{sample.CPU, sample.Memory, sample.Disk} {
 		f := &c.load.figures[i]
 		if !f.known {
@@ -59,6 +61,28 @@ func (c *Cell) Load(now clock.Instant, sample HostLoad) {
 		}
 	}
 	c.drain()
+}
+
+// A disk that fills up is an alarm before writes fail, and no longer one when it is clearly below that: in
+// hundredths of a percent of the file system that holds the state directory.
+const (
+	diskFull      = 100 * hundredth
+	diskShort     = 95 * hundredth
+	diskShortOver = 94 * hundredth
+)
+
+// noteDisk shows a disk that is full, or nearly so, as it is now and not on average.
+func (c *Cell) noteDisk(used int) {
+	const hint = "free space there, for instance with `colloid image prune`, or start with another --directory"
+	switch {
+	case used >= diskFull: // the next write fails, and nobody may be writing now
+		c.alarms.raise(alarmDisk, "critical", "the file system of the state directory "+c.config.Directory+" is full", hint)
+	case used >= diskShort, used >= diskShortOver && c.alarms.has(alarmDisk):
+		c.alarms.raise(alarmDisk, "warning", fmt.Sprintf("the file system of the state directory %s is %d %% full",
+			c.config.Directory, used/hundredth), hint)
+	default:
+		c.alarms.clear(alarmDisk)
+	}
 }
 
 // add moves the average towards a sample by the share of the time constant that has passed.
