@@ -5,14 +5,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/image/imagetest"
 	"colloid.net/runnerd/image/registry"
@@ -131,5 +134,33 @@ func TestPullAndMount(t *testing.T) {
 	}
 	if err := c.Unmount(testContext(t), "web-0"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// F139: a state directory that lies on an overlay, as in a container, is named with the way out.
+func TestF139_StateDirectoryOnAnOverlayIsNamed(t *testing.T) {
+	needRoot(t)
+	r := imagetest.NewRegistry(t)
+	digest := digestOf(t, r.Push(t, "x:1", small(t, runtime.GOARCH, "text")))
+	place := t.TempDir()
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(place, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merged := filepath.Join(place, "merged")
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", place)
+	if err := unix.Mount("colloid-test", merged, "overlay", 0, options); err != nil {
+		t.Skipf("no overlay can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(merged, unix.MNT_DETACH) })
+	c := newClient(t, func(o *Options) { o.Hosts, o.Directory = hosts(r), filepath.Join(merged, "images") })
+	if _, err := c.Ensure(testContext(t), r.Host+"/x:1", digest, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Mount(testContext(t), "x-0", digest, IDRange{Base: 1 << 20, Count: 65536}, 0)
+	if err == nil || !strings.Contains(err.Error(), "file system of type overlay") ||
+		!strings.Contains(err.Error(), "another --directory") {
+		t.Errorf("%v", err)
 	}
 }

@@ -192,9 +192,29 @@ func (j *mountJob) overlay(metadataOnly bool) error {
 	}
 	err = unix.Mount("colloid", filepath.Join(j.directory, rootfsName), "overlay", unix.MS_NODEV, data)
 	if err != nil {
-		return fmt.Errorf("mount an overlay of %d layers: %w", len(lowers), err)
+		return j.explainOverlay(len(lowers), err)
 	}
 	return nil
+}
+
+// unfit are file systems that the kernel takes no writable layer on. Their names are those of mount(8).
+var unfit = map[int64]string{
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.FUSE_SUPER_MAGIC: "fuse",
+	unix.SMB_SUPER_MAGIC: "smb", unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs",
+	unix.V9FS_MAGIC: "9p", unix.MSDOS_SUPER_MAGIC: "vfat", unix.ECRYPTFS_SUPER_MAGIC: "ecryptfs",
+}
+
+// explainOverlay names the file system that an overlay cannot be made on: the kernel says only that something
+// is invalid.
+func (j *mountJob) explainOverlay(layers int, err error) error {
+	var stat unix.Statfs_t
+	if errors.Is(err, unix.EINVAL) && unix.Statfs(j.directory, &stat) == nil {
+		if name := unfit[int64(stat.Type)]; name != "" {
+			return fmt.Errorf("the state directory lies on a file system of type %s, on which the root of a container cannot "+
+				"be mounted: start colloid with another --directory, on ext4, xfs, btrfs or tmpfs", name)
+		}
+	}
+	return fmt.Errorf("mount an overlay of %d layers: %w", layers, err)
 }
 
 func (j *mountJob) open(directory string) (string, error) {
