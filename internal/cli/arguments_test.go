@@ -58,3 +58,21 @@ func TestNoDaemonNamesThePlacesPlainly(t *testing.T) {
 		t.Errorf("exit %d, %q", code, errors)
 	}
 }
+
+// One rule for all commands: what does not exist is status 1, what cannot be meant is 2.
+func TestWhatDoesNotExistIsStatusOne(t *testing.T) {
+	d := newFake(t)
+	d.hold(web2)
+	for _, arguments := range []string{"get nothing", "get spread.nothing", "explain nothing", "delete nothing",
+		"resolve nothing --take 1", "rollout status nothing", "rollout history nothing", "rollout undo nothing",
+		"rollout undo web --to ff", "drain nothing", "uncordon nothing", "forget nothing"} {
+		if _, errors, code := d.words(strings.Fields(arguments)...); code != ExitError || errors == "" {
+			t.Errorf("%s: exit %d, %q", arguments, code, errors)
+		}
+	}
+	for _, arguments := range []string{"get ?", "explain ?", "delete ?", "rollout status ?", "get", "drain"} {
+		if _, errors, code := d.words(strings.Fields(arguments)...); code != ExitUsage || errors == "" {
+			t.Errorf("%s: exit %d, %q", arguments, code, errors)
+		}
+	}
+}

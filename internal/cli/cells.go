@@ -111,7 +111,7 @@ func findCell(cells []uds.CellInfo, name string) (uds.CellInfo, error) {
 	}
 	switch len(found) {
 	case 0:
-		return uds.CellInfo{}, fail(ExitUsage, "no cell is called %q: see colloid cells", name)
+		return uds.CellInfo{}, fail(ExitError, "no cell is called %q: see colloid cells", name)
 	case 1:
 		return found[0], nil
 	}

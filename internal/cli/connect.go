@@ -32,7 +32,7 @@ workloads would become one; --merge does it nevertheless.`,
 			}
 			s, err := a.dial()
 			var f *failure
-			if errors.As(err, &f) && f.exit == ExitUnreachable && !errors.Is(err, errForbidden) && a.socket == "" {
+			if errors.As(err, &f) && f.exit == ExitUnreachable && a.socket == "" {
 				return a.runAppliance(command.Context(), func(s *session) error { return a.connect(s, target, merge) })
 			}
 			if err != nil {

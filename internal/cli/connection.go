@@ -45,9 +45,6 @@ type session struct {
 	path   string
 }
 
-// errForbidden marks a socket that exists but that the caller may not use.
-var errForbidden = errors.New("permission denied")
-
 // dial connects to the first place where a daemon answers.
 func (a *app) dial() (*session, error) {
 	var refused error
@@ -57,16 +54,22 @@ func (a *app) dial() (*session, error) {
 			continue
 		}
 		if errors.Is(unix.Access(path, unix.W_OK), unix.EACCES) {
-			refused = fmt.Errorf("%s: %w: become root or a member of group %s", path, errForbidden, uds.GroupRead)
+			refused = fmt.Errorf("%s: %w: become root or a member of group %s, for changes %s too", path,
+				os.ErrPermission, uds.GroupRead, uds.GroupWrite)
 			continue
 		}
 		client, err := uds.Dial(path)
 		if err == nil {
 			return &session{client, path}, nil
 		}
-		refused = err // says what to do
+		if !errors.Is(refused, os.ErrPermission) {
+			refused = err // says what to do
+		}
 	}
-	if refused != nil {
+	switch {
+	case errors.Is(refused, os.ErrPermission): // somebody may well answer there
+		return nil, fail(ExitError, "%w", refused)
+	case refused != nil:
 		return nil, fail(ExitUnreachable, "%w", refused)
 	}
 	return nil, fail(ExitUnreachable, "no daemon runs here (no socket at %s): start it with `colloid`, "+

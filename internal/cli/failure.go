@@ -10,7 +10,7 @@ import (
 // Exit statuses. They are documented in docs/commands.md and `colloid help exit-codes`.
 const (
 	ExitOK          = 0
-	ExitError       = 1 // the command failed
+	ExitError       = 1 // the command failed; also if there is no such cell, workload, version or key
 	ExitUsage       = 2 // wrong arguments, an invalid file, an unusable directory; trying again cannot help
 	ExitNeedsHuman  = 3 // `status` shows something that waits for a person
 	ExitUnreachable = 4 // no daemon answers on the socket
@@ -20,7 +20,8 @@ const (
 const exitCodesHelp = `Exit statuses of every command:
 
   0  success
-  1  the command failed; the message says why and what to do
+  1  the command failed; the message says why and what to do. Also: there is no cell, workload,
+     key or version of the given name
   2  wrong arguments, an invalid file (nothing was written), or a state directory that
      cannot be used; trying again does not help: an init system should not restart
   3  status, rollout status: something waits for a person (a conflict, a failed update, a critical alarm)

@@ -181,6 +181,8 @@ func (a *app) askRunnerd(ctx context.Context, request operator.Request, file *os
 		return nil
 	case errors.As(err, &refused):
 		return fail(ExitError, "%s", printable(refused.Text))
+	case errors.Is(err, os.ErrPermission):
+		return fail(ExitError, "%w", err)
 	}
 	return fail(ExitUnreachable, "%w", err)
 }

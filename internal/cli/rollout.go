@@ -340,7 +340,7 @@ func (s *session) chooseVersion(key, present, to string) (*formerVersion, error)
 	}
 	switch {
 	case len(found) == 0 && to != "":
-		return nil, fail(ExitUsage, "%s has no former version %q: see `colloid rollout history %s`", key, to, key)
+		return nil, fail(ExitError, "%s has no former version %q: see `colloid rollout history %s`", key, to, key)
 	case len(found) == 0:
 		return nil, fail(ExitError, "%s has no former version", key)
 	}

@@ -214,7 +214,7 @@ func TestRolloutUndo(t *testing.T) {
 		"spread.web back to "+oldest+": replicas=2, image=example.org/web:0\n")
 	d.run("", "rollout", "undo", "web", "--to", oldestStored).expect(t, 0,
 		"spread.web back to "+oldest+": replicas=2, image=example.org/web:0\n")
-	d.run("", "rollout", "undo", "web", "--to", "ffffff").expectError(t, ExitUsage, "rollout history")
+	d.run("", "rollout", "undo", "web", "--to", "ffffff").expectError(t, ExitError, "rollout history")
 	// The last good version comes first.
 	d.keys["rollout.web.good"] = d.keys["rollout.web.past-"+beforeStored]
 	d.run("", "rollout", "undo", "web").expect(t, 0, "spread.web back to "+before+": replicas=2, image=example.org/web:1\n")
@@ -247,7 +247,7 @@ func TestDrainWaitsAndReports(t *testing.T) {
 	d.run("", "drain", "one").expect(t, 0, ownActor+" is empty and takes no new work\n")
 	d.run("", "uncordon", "one").expect(t, 0, ownActor+" takes work again\n")
 	d.run("", "drain", "one", "--timeout", "0").expect(t, 0, ownActor+" takes no new work\n")
-	d.run("", "drain", "two").expectError(t, ExitUsage, `no cell is called "two"`)
+	d.run("", "drain", "two").expectError(t, ExitError, `no cell is called "two"`)
 	d.workload("unsatisfied", func(w *uds.WorkloadStatus) { w.Reason = "no cell for 1 of 2 replicas" })
 	d.run("", "drain", "one", "--timeout", "10ms").expectError(t, ExitError, "not empty after 10ms",
 		"spread.web (ready, no cell for 1 of 2 replicas)")

@@ -95,7 +95,7 @@ func Do(ctx context.Context, path string, request Request, file *os.File, each f
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%s: %w", path, ErrAbsent)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("permission denied for %s: become root or a member of group colloid-admin", path)
+		return fmt.Errorf("%w for %s: become root or a member of group colloid-admin", os.ErrPermission, path)
 	case err != nil:
 		return fmt.Errorf("cannot connect to %s: %w", path, err)
 	}

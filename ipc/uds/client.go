@@ -69,8 +69,8 @@ func Dial(path string) (*Client, error) {
 	case err == nil:
 		return &Client{connection: connection}, nil
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("permission denied for %s: run as root or join group %s "+
-			"(`usermod -aG %s USER`), for changes %s too", path, GroupRead, GroupRead, GroupWrite)
+		return nil, fmt.Errorf("%w for %s: run as root or join group %s "+
+			"(`usermod -aG %s USER`), for changes %s too", os.ErrPermission, path, GroupRead, GroupRead, GroupWrite)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("no daemon is running at %s: start it with `colloid`", path)
 	case errors.Is(err, syscall.EAGAIN):
