@@ -75,6 +75,7 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)
 	sayWhatFits(root)
+	splitHelp(root)
 	return root
 }
 

@@ -36,7 +36,8 @@ type runFlags struct {
 	driver     string
 }
 
-func (f *runFlags) register(flags *pflag.FlagSet) {
+func (f *runFlags) register(all *pflag.FlagSet) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.StringVar(&f.directory, "directory", "", "state directory (default $COLLOID_DIR, or the system's)")
 	flags.StringVar(&f.bind, "bind", "", "ADDR[:PORT] to listen on (default every address, port 12421)")
 	flags.StringArrayVar(&f.joins, "join", nil, "HOST[:PORT][#KEY] of a cell to join; may be repeated")
@@ -46,9 +47,8 @@ func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
 	flags.StringVar(&f.accounts, "credentials", "", "file with users and passwords of registries")
 	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
-	for _, rare := range []string{"driver", "advertise", "label", "user", "policy", "credentials"} {
-		_ = flags.MarkHidden(rare)
-	}
+	markDaemonFlags(flags)
+	all.AddFlagSet(flags)
 }
 
 // environmentJoinKey carries the key of a locked cluster to meshd; a command line can be read by
