@@ -51,6 +51,8 @@ func resolveUser(c *Config, open openFile) (Identity, error) {
 		id = Identity{UID: uid, GID: gid, Home: homeOf(entry), Groups: groupsOf(open, entry[0])}
 	case isNumber:
 		id.UID = number
+	case isDigits(name):
+		return Identity{}, beyond("user", name, c)
 	default:
 		return Identity{}, fmt.Errorf("the image has no user %.50q in /etc/passwd", name)
 	}
@@ -59,6 +61,9 @@ func resolveUser(c *Config, open openFile) (Identity, error) {
 		entry := findEntry(open, "/etc/group", 4, func(f []string) bool { return f[0] == group })
 		if entry != nil {
 			gid, isNumber = idNumber(entry[2])
+		}
+		if !isNumber && entry == nil && isDigits(group) {
+			return Identity{}, beyond("group", group, c)
 		}
 		if !isNumber {
 			return Identity{}, fmt.Errorf("the image has no group %.50q in /etc/group", group)
@@ -73,10 +78,18 @@ func resolveUser(c *Config, open openFile) (Identity, error) {
 
 func (id Identity) check(c *Config) error {
 	if id.UID >= c.Count || id.GID >= c.Count {
-		return fmt.Errorf("user %d, group %d of the image are beyond the %d ids of an instance", id.UID, id.GID, c.Count)
+		return fmt.Errorf("user %d, group %d of the image are beyond the %d ids of an instance: choose from 0 to %d",
+			id.UID, id.GID, c.Count, c.Count-1)
 	}
 	return nil
 }
+
+// beyond is the error for a number that no instance has, nor could have.
+func beyond(kind, number string, c *Config) error {
+	return fmt.Errorf("%s %.50s is beyond the %d ids of an instance: choose one from 0 to %d", kind, number, c.Count, c.Count-1)
+}
+
+func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
 func homeOf(entry []string) string {
 	if strings.HasPrefix(entry[5], "/") {

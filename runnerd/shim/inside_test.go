@@ -61,6 +61,8 @@ func TestF139_UsersAreThoseOfTheImage(t *testing.T) {
 	}
 	for user, want := range map[string]string{
 		"nobody": `the image has no user "nobody"`, "app:none": `the image has no group "none"`, "70000": "beyond the 65536",
+		"4000000000":           "user 4000000000 is beyond the 65536 ids of an instance: choose one from 0 to 65535",
+		"99999999999999999999": "beyond the 65536", "77:4000000000": "group 4000000000 is beyond the 65536",
 	} {
 		b := newBox(t)
 		b.config.Sandbox.User = user
