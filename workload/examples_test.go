@@ -21,7 +21,7 @@ func TestF156_Examples(t *testing.T) {
 			t.Fatal(err)
 		}
 		variables := map[string]string{"BINARY": "/usr/local/bin/hello", "PORT": "8080",
-			"FILE": "/usr/local/lib/hello.wasm", "SHA256": strings.Repeat("ab", 32)}
+			"IMAGE": "docker.io/library/busybox:1.36", "FILE": "/usr/local/lib/hello.wasm", "SHA256": strings.Repeat("ab", 32)}
 		blocks, err := Parse(file, source, ParseOptions{Variables: variables})
 		if err != nil {
 			t.Error(err)

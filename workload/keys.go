@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -122,6 +123,10 @@ func readImage(r *blockReader, s *syntax.Statement) {
 	word := s.Arguments[0]
 	reference, digest, pinned := strings.Cut(word.Text, "@")
 	r.run(s, RuntimeOCI, reference)
+	if validReference(reference) && !wellFormedReference(reference) { // else the whole is judged below
+		r.fail(word.Position, "%q is no image reference, expected [HOST[:PORT]/]NAME[:TAG] with the name in lower case, "+
+			"for instance docker.io/nginx:1.27", reference)
+	}
 	if !pinned {
 		return
 	}
@@ -137,6 +142,29 @@ func readImage(r *blockReader, s *syntax.Statement) {
 	}
 	word.Text = hexDigits
 	r.hex(word, r.spec.ImageDigest[:], "64 hexadecimal digits behind @sha256:")
+}
+
+// The parts of a reference, as registries take them.
+var (
+	referenceHost = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
+	referenceName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
+	referenceTag  = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,128}$`)
+)
+
+// wellFormedReference judges what a person wrote. What is stored is judged less strictly, by validReference: a
+// cell must be able to keep what another version of this program let through.
+func wellFormedReference(reference string) bool {
+	if i := strings.LastIndexByte(reference, ':'); i >= 0 && !strings.Contains(reference[i:], "/") {
+		if !referenceTag.MatchString(reference[i+1:]) {
+			return false
+		}
+		reference = reference[:i]
+	}
+	host, name, split := strings.Cut(reference, "/")
+	if !split || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return referenceName.MatchString(reference)
+	}
+	return referenceHost.MatchString(host) && referenceName.MatchString(name)
 }
 
 func readSHA256(r *blockReader, s *syntax.Statement) {

@@ -26,6 +26,7 @@ func (b Block) Key() string { return Key(b.Kind, b.Name) }
 // ParseOptions of Parse. The zero value means a file without variables.
 type ParseOptions struct {
 	Variables map[string]string // values of ${NAME}; a variable that is used but not here is an error
+	Used      func(name string) // called for each use of a variable that is set; nil = nobody asks
 }
 
 // Parse reads a file of the configuration language (docs/configuration.md); file is its name for
@@ -34,12 +35,13 @@ type ParseOptions struct {
 // to syntax.ErrorsMax complaints in the order of the file, each "file:line:column: what was expected"
 // on one line. There are either blocks or an error, never both; they keep the order of the file.
 func Parse(file string, source []byte, options ...ParseOptions) ([]Block, error) {
-	var variables map[string]string
+	var chosen ParseOptions
 	for _, o := range options {
-		variables = o.Variables
+		chosen = o
 	}
 	tree, err := syntax.ParseWith(file, source, syntax.Options{
-		Variables: variables,
+		Variables: chosen.Variables,
+		Used:      chosen.Used,
 		UnsetHint: ", for instance with --set NAME=VALUE",
 	})
 	if err != nil {

@@ -335,3 +335,20 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// F84: a reference that no registry can have is a mistake of the file, with its place; what one can have is not.
+func TestF84_ImageReferencesAreJudgedWhereTheyStand(t *testing.T) {
+	for _, bad := range []string{"NGINX::", "NGINX", "a:", "a//b", "a/B", "a:b:c", "host.x:port/a", "host.x:/a", "a:1/", "x/-a",
+		"[::1]:5000", "a:" + strings.Repeat("t", 129)} {
+		_, err := Parse("f", []byte("spread x {\n  image "+bad+"\n}"))
+		if err == nil || !strings.HasPrefix(err.Error(), "f:2:9: ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	for _, good := range []string{"a", "a:1", "a/b_c.d-e:V1.2-x", "localhost/x", "localhost:5000/x:y", "localhost:5000",
+		"Registry.Example.com/a/b", "[::1]:5000/x:1", "[fd00::1]/x", "a:_x", "10.0.0.1:5000/x"} {
+		if _, err := Parse("f", []byte("spread x { image "+good+" }")); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+}

@@ -76,3 +76,27 @@ func TestWhatDoesNotExistIsStatusOne(t *testing.T) {
 		}
 	}
 }
+
+// F156: what is wrong with a file or with --set is said with its place, once, and nothing is written.
+func TestF156_ApplyNamesThePlaceOfAMistake(t *testing.T) {
+	d := newFake(t)
+	file := "spread web {\n  image a/b\n  env A ${A}\n}\n"
+	for _, c := range []struct {
+		file, arguments, want string
+	}{
+		{"", "apply -f /etc", "colloid: /etc is a directory: name a file\n"},
+		{file, "apply -f - --set A=1 --set B=2", "--set B: ${B} is nowhere in -: leave it out"},
+		{file, "diff -f - --set A=1 --set B=2", "--set B: "},
+		{"spread web {\n  image NGINX::\n}\n", "apply -f -", `-:2:9: "NGINX::" is no image reference`},
+		{"spread web {\n  image a/b\n  file /a from literal x\n  file /a/b from literal y\n}\n", "apply -f -", "-:1: spread.web: "},
+	} {
+		r := d.run(c.file, strings.Fields(c.arguments)...)
+		if r.exit != ExitUsage || !strings.Contains(r.errors, c.want) || strings.Count(r.errors, "read ") > 0 {
+			t.Errorf("%s: exit %d, %q, want %q", c.arguments, r.exit, r.errors, c.want)
+		}
+	}
+	if d.writes != 0 {
+		t.Errorf("%d writes", d.writes)
+	}
+	d.run(file, "apply", "-f", "-", "--set", "A=1").expect(t, 0, "spread.web created\n")
+}

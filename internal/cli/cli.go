@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -191,6 +192,9 @@ func (a *app) readInput(name string) ([]byte, error) {
 		return nil, fail(ExitUsage, "%w", err)
 	}
 	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		return nil, fail(ExitUsage, "%s is a directory: name a file", printable(name))
+	}
 	return readBounded(file, name)
 }
 
@@ -199,6 +203,9 @@ const inputSizeMax = 16 << 20
 
 func readBounded(r io.Reader, name string) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, inputSizeMax+1))
+	if broken := new(os.PathError); errors.As(err, &broken) { // names the file as well
+		err = broken.Err
+	}
 	if err != nil {
 		return nil, fail(ExitUsage, "read %s: %w", name, err)
 	}

@@ -32,7 +32,7 @@ func (a *app) fetchSources(d *desired, block workload.Block) error {
 	}
 	plain, err := workload.EncodeEnvironment(environment)
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.key, err)
+		return fmt.Errorf("%s: %s: %w", d.place, d.key, err)
 	}
 	d.environment = plain
 	d.spec.EnvironmentDigest = [32]byte{1} // as long as the real one, which the daemon computes

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -78,13 +80,14 @@ func (a *app) loadKeys(flags fileFlags, prepare func(workload.Block) (desired, e
 	}
 	var all []desired
 	var complaints []string
-	places := map[string]string{}
+	places, used := map[string]string{}, map[string]bool{}
+	options := workload.ParseOptions{Variables: variables, Used: func(name string) { used[name] = true }}
 	for _, name := range flags.files {
 		text, err := a.readInput(name)
 		if err != nil {
 			return nil, err
 		}
-		blocks, err := workload.Parse(name, text, workload.ParseOptions{Variables: variables})
+		blocks, err := workload.Parse(name, text, options)
 		if err != nil {
 			complaints = append(complaints, err.Error())
 			continue
@@ -102,10 +105,24 @@ func (a *app) loadKeys(flags fileFlags, prepare func(workload.Block) (desired, e
 			all = append(all, d)
 		}
 	}
+	if len(complaints) == 0 { // else not all of the files was read
+		complaints = unusedVariables(variables, used, flags.files)
+	}
 	if len(complaints) > 0 {
 		return nil, &failure{exit: ExitUsage, lines: append(complaints, "nothing was written")}
 	}
 	return all, nil
+}
+
+// unusedVariables complains about what --set gave for nothing: most often the name is misspelt, here or in the file.
+func unusedVariables(variables map[string]string, used map[string]bool, files []string) (complaints []string) {
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		if !used[name] {
+			complaints = append(complaints, fmt.Sprintf("--set %s: ${%s} is nowhere in %s: leave it out, or correct the name",
+				printable(name), printable(name), printable(strings.Join(files, ", "))))
+		}
+	}
+	return complaints
 }
 
 func (a *app) prepare(block workload.Block) (desired, error) {

@@ -282,6 +282,9 @@ func (l *lexer) variable(text *strings.Builder) bool {
 		l.errorf(at, "variable %s is not set, expected a value for it%s", name, l.options.UnsetHint)
 		return false
 	}
+	if l.options.Used != nil {
+		l.options.Used(name)
+	}
 	if !utf8.ValidString(value) {
 		l.errorf(at, "variable %s holds bytes that are not text, expected UTF-8", name)
 		return false

@@ -37,7 +37,9 @@ type Statement struct {
 // Options of ParseWith. The zero value means a file without variables.
 type Options struct {
 	Variables map[string]string // values of ${NAME}
-	UnsetHint string            // put behind the complaint about an unset variable, for instance how to set it
+	// Used is called for each use of a variable that is set; nil = nobody asks.
+	Used      func(name string)
+	UnsetHint string // put behind the complaint about an unset variable, for instance how to set it
 }
 
 // Parse reads a source without variables; see ParseWith.
