@@ -123,7 +123,7 @@ func (s *Supervisor) supplyAgain(from *session, i *instance, m *message.Start) e
 	if !i.awaitsEnvironment() {
 		return nil
 	}
-	permit, err := s.policy.Check(i.spec)
+	permit, err := s.check(i.spec)
 	if err == nil {
 		err = i.supply(m, permit)
 	}
@@ -164,7 +164,7 @@ func (s *Supervisor) room(spec *workload.Spec) error {
 func (s *Supervisor) deny(i *instance, reason error) {
 	s.dropDenial(i.id)
 	s.instances[i.id] = i
-	s.removeDirectory(i.directory)
+	s.dispose(i.id, i.directory)
 	i.directory = ""
 	s.enter(i, phaseDenied, reason.Error())
 	s.denials = append(s.denials, i.id)

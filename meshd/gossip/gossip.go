@@ -13,9 +13,9 @@ import (
 const (
 	Fanout = 3
 	// FanoutOrigin is that of the cell that wrote, in a cluster of originMembers times as many: there, one cell
-	// sends a dozen datagrams more and every path becomes one or two hops shorter (measured).
-	FanoutOrigin  = 16
-	originMembers = 60
+	// sends some thirty datagrams more and every path becomes two hops shorter (measured).
+	FanoutOrigin  = 32
+	originMembers = 30
 	// leapMembers is how many members beyond the ring successor a cell sends to as well when it heard a change from
 	// its ring predecessor. Such a cell most probably stands in a row of cells that no random edge has reached,
 	// and those rows make the longest paths: without this, 22 hops instead of 16 (1000 cells, 30 % dead).

@@ -327,3 +327,25 @@ func TestF131_RingOfOneCommand(t *testing.T) {
 		}
 	}
 }
+
+// Every crash in a large cluster is detected by all, with 500 cells in the long run (F41).
+func TestF41_EveryCrashIsKnownInLargeClusters(t *testing.T) {
+	cells := 100
+	if long() {
+		cells = 500
+	}
+	w := form(t, Options{Seed: 1, Cells: cells})
+	run(t, w, 5*time.Second)
+	for i := 0; i < cells; i += 10 {
+		w.Node(i + 3).PowerOff()
+		run(t, w, 500*time.Millisecond)
+	}
+	until(t, w, 30*time.Second, "all crashes known to all", func() bool {
+		for _, n := range w.Nodes() {
+			if n.Up() && n.cell.AliveCount() != cells-cells/10 {
+				return false
+			}
+		}
+		return true
+	})
+}

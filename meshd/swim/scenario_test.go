@@ -122,17 +122,17 @@ func TestF62_VictimAndItsPredecessorsDie(t *testing.T) {
 	}
 }
 
-// TestF41_EveryCrashIsDetected crashes every tenth of 500 cells, one after the other.
+// TestF41_EveryCrashIsDetected crashes every fifth of 200 cells, one after the other.
 func TestF41_EveryCrashIsDetected(t *testing.T) {
-	w := newWorld(11, 500, 0)
+	w := newWorld(11, 200, 0)
 	w.run(5 * time.Second)
-	for i := 0; i < len(w.cells); i += 10 {
+	for i := 0; i < len(w.cells); i += 5 {
 		w.cells[i].crashed = true
 		w.run(500 * time.Millisecond)
 	}
 	w.run(15 * time.Second)
 	for i, c := range w.cells {
-		if found := len(w.deaths(c.id)) > 0; found != (i%10 == 0) {
+		if found := len(w.deaths(c.id)) > 0; found != (i%5 == 0) {
 			t.Errorf("cell %d: declared dead %v", i, found)
 		}
 	}
