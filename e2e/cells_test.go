@@ -45,6 +45,10 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err := touchSources(); err != nil {
 		return directory, err
 	}
+	if err := cluster.BuildModule(context.Background(), filepath.Join(directory, "hello.wasm"),
+		"./examples/hello-wasm"); err != nil {
+		return directory, err
+	}
 	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello")...)
 })
 
@@ -97,7 +101,7 @@ func startWith(t *testing.T, options cluster.Options) *fixture {
 		t.Fatal(err)
 	}
 	options.Name, options.Binaries, options.Log = "colloid-e2e", directory, t.Logf
-	options.Programs = []string{"hello"}
+	options.Programs, options.Modules = []string{"hello"}, []string{"hello.wasm"}
 	c, err := cluster.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

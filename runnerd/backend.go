@@ -33,6 +33,7 @@ type forgetter interface {
 func newBackends(options *Options, images Images) map[workload.Runtime]backend {
 	return map[workload.Runtime]backend{
 		workload.RuntimeProcess: &processBackend{owners: options.Owners},
+		workload.RuntimeWasm:    newWasmBackend(options, images),
 		workload.RuntimeOCI:     newOCIBackend(options, images),
 	}
 }

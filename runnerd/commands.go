@@ -29,6 +29,8 @@ func (s *Supervisor) command(from *session, c *message.Command) error {
 		s.checkPolicy()
 		s.relist()
 		return nil
+	case *message.Command_Attach:
+		return s.attach(from, body.Attach)
 	}
 	s.audit.write(from.peer, c.Sequence, "unknown", "ignored: a command of a newer version")
 	from.acknowledge = true

@@ -146,6 +146,12 @@ func TestContainersLive(t *testing.T) {
 			t.Fatalf("round %d: %v became %v", round, p, i)
 		}
 	}
+	watcher := c.shimOf(id)
+	_ = watcher.Signal(unix.SIGKILL)
+	eventually(t, "a new shim", func() bool { now := c.shimOf(id); return now != watcher && now.Alive() })
+	if i := client.Instance(id); !p.Alive() || processOf(i) != p || i.State != ready {
+		t.Errorf("after the death of its shim: %v", i)
+	}
 	client.Stop(id, 5*time.Second)
 	client.AwaitGone(id)
 	if p.Alive() || len(c.mounts()) != 0 {

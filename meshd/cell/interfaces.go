@@ -103,6 +103,8 @@ type Config struct {
 	// Observe, if set, hears the name of every key whose register changed, after the cell has taken notice
 	// itself. It may look at the cell but not call its inputs. For tests and measurements.
 	Observe func(c *Cell, name []byte)
+	// Metrics, if set, adds to those of the cell in status.
+	Metrics func() []uds.Metric
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the constants of

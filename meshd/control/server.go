@@ -303,7 +303,7 @@ func (s *Server) execute(who *credentials, may level, code uds.Code, payload []b
 			return failure(uds.ErrorInvalid, err.Error())
 		}
 	}
-	if need == levelWrite {
+	if need == levelWrite && code != uds.CodeWasmInvoke { // which changes no configuration, and comes often
 		s.options.Log(fmt.Sprintf("control: uid %d (pid %d): %s", who.uid, who.pid, describe(code, payload)))
 	}
 	return s.options.Handle(s.context, request)

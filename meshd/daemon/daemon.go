@@ -24,6 +24,7 @@ import (
 	"colloid.net/meshd/control"
 	"colloid.net/meshd/join"
 	"colloid.net/meshd/reactor"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
@@ -69,6 +70,7 @@ type Daemon struct {
 	started bool // the cell has had its Start
 	inbox   inbox
 	helper  helper
+	workers workers
 	log     *logger
 	failure atomic.Pointer[error]
 	// Where other cells reach this one.
@@ -90,6 +92,9 @@ func Run(ctx context.Context, options Options) error {
 // Open takes the state directory, binds the socket and builds the cell. The caller must call Run.
 func Open(options Options) (*Daemon, error) {
 	d := &Daemon{options: options, log: newLogger(options.Quiet), stopped: make(chan struct{})}
+	d.workers = workers{
+		daemon: d, byInstance: map[reconcile.InstanceID]*worker{}, accounts: map[string]*account{},
+	}
 	if err := d.open(); err != nil {
 		return nil, err
 	}
@@ -245,12 +250,13 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
 		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
-		Observe: d.options.Observe,
+		Observe: d.options.Observe, Metrics: d.workers.metrics,
 	}, nil
 }
 
 func (d *Daemon) close() {
 	d.helper.detach(d)
+	d.workers.close()
 	if d.control != nil {
 		d.control.Close()
 	}
@@ -272,6 +278,9 @@ func (d *Daemon) stored(ticket uint64, err error) {
 
 // handle carries one request of the command socket to the cell and waits for its answer.
 func (d *Daemon) handle(ctx context.Context, request control.Request) control.Response {
+	if request.Code == uds.CodeWasmInvoke {
+		return d.workers.invoke(ctx, request.Payload)
+	}
 	answer := make(chan cell.Response, 1)
 	translated := cell.Request{
 		Code: request.Code, Payload: request.Payload, Addresses: request.Addresses, Merge: request.Merge,

@@ -18,6 +18,7 @@ import (
 
 	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 	"colloid.net/workload"
 )
 
@@ -32,6 +33,8 @@ func Main() {
 			os.Exit(shim.Main())
 		case shim.ArgumentStage:
 			os.Exit(shim.StageMain())
+		case wasm.Argument:
+			os.Exit(wasm.Main(shim.ExtraFirst))
 		}
 	}
 	if len(os.Args) >= 3 && os.Args[1] == "workload" {

@@ -285,3 +285,24 @@ func TestAnExternalRuntime(t *testing.T) {
 		}
 	}
 }
+
+// TestF147_OutputOfAContainerIsBounded has a container that writes as fast as it can.
+func TestF147_OutputOfAContainerIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	b.config.LogRate = 256 << 10
+	b.config.Arguments = []string{"yes"}
+	if err := b.start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	_ = b.started.Workload.Signal(unix.SIGTERM)
+	if code, reason, _ := b.wait(); code != 128+int(unix.SIGTERM) {
+		t.Errorf("%d, %s", code, reason)
+	}
+	info, err := os.Stat(filepath.Join(b.config.Directory, FileLog))
+	dropped, _ := os.ReadFile(filepath.Join(b.config.Directory, FileDropped))
+	if err != nil || info.Size() > 3<<20 || len(dropped) < 2 {
+		t.Errorf("%v, %v, dropped %s", err, info, dropped)
+	}
+}
