@@ -42,6 +42,7 @@ type Supervisor struct {
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
+	attachments attachments
 }
 
 // Open locks the directory, reads the policy and adopts what runs. Close it to let the directory go;

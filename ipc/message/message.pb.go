@@ -441,6 +441,7 @@ type Attach struct {
 	//	*Attach_Exec
 	//	*Attach_Copy
 	//	*Attach_Invoke
+	//	*Attach_Usage
 	What          isAttach_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -533,6 +534,15 @@ func (x *Attach) GetInvoke() *Invoke {
 	return nil
 }
 
+func (x *Attach) GetUsage() *Usage {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Usage); ok {
+			return x.Usage
+		}
+	}
+	return nil
+}
+
 type isAttach_What interface {
 	isAttach_What()
 }
@@ -553,6 +563,10 @@ type Attach_Invoke struct {
 	Invoke *Invoke `protobuf:"bytes,30,opt,name=invoke,proto3,oneof"`
 }
 
+type Attach_Usage struct {
+	Usage *Usage `protobuf:"bytes,50,opt,name=usage,proto3,oneof"`
+}
+
 func (*Attach_Logs) isAttach_What() {}
 
 func (*Attach_Exec) isAttach_What() {}
@@ -560,6 +574,8 @@ func (*Attach_Exec) isAttach_What() {}
 func (*Attach_Copy) isAttach_What() {}
 
 func (*Attach_Invoke) isAttach_What() {}
+
+func (*Attach_Usage) isAttach_What() {}
 
 // Invoke: the descriptor is a SOCK_SEQPACKET connected to the worker of a Wasm instance (ipc/invoke).
 type Invoke struct {
@@ -598,7 +614,53 @@ func (*Invoke) Descriptor() ([]byte, []int) {
 	return file_message_proto_rawDescGZIP(), []int{5}
 }
 
-// Logs: the descriptor is the reading end of a pipe.
+// Usage: the descriptor is the reading end of a pipe with frames of ipc/attach: what the instances of this
+// host use. The attach names no instance.
+type Usage struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	IntervalMilliseconds uint32                 `protobuf:"varint,1,opt,name=interval_milliseconds,json=intervalMilliseconds,proto3" json:"interval_milliseconds,omitempty"` // 0 = once
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_message_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Usage) GetIntervalMilliseconds() uint32 {
+	if x != nil {
+		return x.IntervalMilliseconds
+	}
+	return 0
+}
+
+// Logs: the descriptor is the reading end of a pipe with frames of ipc/attach.
 type Logs struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
 	TailLines             uint32                 `protobuf:"varint,1,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"` // 0 = everything that is kept
@@ -610,7 +672,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +684,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +697,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Logs) GetTailLines() uint32 {
@@ -659,21 +721,22 @@ func (x *Logs) GetFollow() bool {
 	return false
 }
 
-// Exec: the descriptor is a SOCK_STREAM with the frames of the exec protocol (ipc/attach).
+// Exec: the descriptor is a SOCK_STREAM with frames of ipc/attach.
 type Exec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Arguments     []string               `protobuf:"bytes,1,rep,name=arguments,proto3" json:"arguments,omitempty"`
 	Terminal      bool                   `protobuf:"varint,2,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	Rows          uint32                 `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
 	Columns       uint32                 `protobuf:"varint,4,opt,name=columns,proto3" json:"columns,omitempty"`
-	Grant         []byte                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"` // one-time permission (F137)
+	Grant         []byte                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"`  // one-time permission (F137)
+	Input         bool                   `protobuf:"varint,6,opt,name=input,proto3" json:"input,omitempty"` // the program's input stays open until the frame that ends it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exec) Reset() {
 	*x = Exec{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +748,7 @@ func (x *Exec) String() string {
 func (*Exec) ProtoMessage() {}
 
 func (x *Exec) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +761,7 @@ func (x *Exec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exec.ProtoReflect.Descriptor instead.
 func (*Exec) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Exec) GetArguments() []string {
@@ -736,7 +799,14 @@ func (x *Exec) GetGrant() []byte {
 	return nil
 }
 
-// Copy: the descriptor is a SOCK_STREAM that carries a tar archive.
+func (x *Exec) GetInput() bool {
+	if x != nil {
+		return x.Input
+	}
+	return false
+}
+
+// Copy: as Exec; the program reads or writes a tar archive.
 type Copy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -748,7 +818,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +830,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +843,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Copy) GetPath() string {
@@ -807,7 +877,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +889,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +902,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{9}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -858,7 +928,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +940,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +953,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{10}
+	return file_message_proto_rawDescGZIP(), []int{11}
 }
 
 type Event struct {
@@ -902,7 +972,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +984,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +997,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{11}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -1019,7 +1089,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1101,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1114,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{12}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1082,7 +1152,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1164,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1177,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{13}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1215,7 +1285,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1297,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1310,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{14}
+	return file_message_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1344,7 +1414,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1426,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1439,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{15}
+	return file_message_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1407,27 +1477,31 @@ const file_message_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
-	"\acontent\x18\x03 \x01(\fR\acontent\"\xfd\x01\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"\xa9\x02\n" +
 	"\x06Attach\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12'\n" +
 	"\x02id\x18\x02 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12'\n" +
 	"\x04logs\x18\x03 \x01(\v2\x11.colloid.ipc.LogsH\x00R\x04logs\x12'\n" +
 	"\x04exec\x18\x04 \x01(\v2\x11.colloid.ipc.ExecH\x00R\x04exec\x12'\n" +
 	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copy\x12-\n" +
-	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invokeB\x06\n" +
+	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invoke\x12*\n" +
+	"\x05usage\x182 \x01(\v2\x12.colloid.ipc.UsageH\x00R\x05usageB\x06\n" +
 	"\x04what\"\b\n" +
-	"\x06Invoke\"u\n" +
+	"\x06Invoke\"<\n" +
+	"\x05Usage\x123\n" +
+	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"u\n" +
 	"\x04Logs\x12\x1d\n" +
 	"\n" +
 	"tail_lines\x18\x01 \x01(\rR\ttailLines\x126\n" +
 	"\x17since_unix_milliseconds\x18\x02 \x01(\x04R\x15sinceUnixMilliseconds\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x84\x01\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x9a\x01\n" +
 	"\x04Exec\x12\x1c\n" +
 	"\targuments\x18\x01 \x03(\tR\targuments\x12\x1a\n" +
 	"\bterminal\x18\x02 \x01(\bR\bterminal\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\rR\x04rows\x12\x18\n" +
 	"\acolumns\x18\x04 \x01(\rR\acolumns\x12\x14\n" +
-	"\x05grant\x18\x05 \x01(\fR\x05grant\"D\n" +
+	"\x05grant\x18\x05 \x01(\fR\x05grant\x12\x14\n" +
+	"\x05input\x18\x06 \x01(\bR\x05input\"D\n" +
 	"\x04Copy\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\bR\x04into\x12\x14\n" +
@@ -1503,7 +1577,7 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
@@ -1512,41 +1586,43 @@ var file_message_proto_goTypes = []any{
 	(*File)(nil),       // 4: colloid.ipc.File
 	(*Attach)(nil),     // 5: colloid.ipc.Attach
 	(*Invoke)(nil),     // 6: colloid.ipc.Invoke
-	(*Logs)(nil),       // 7: colloid.ipc.Logs
-	(*Exec)(nil),       // 8: colloid.ipc.Exec
-	(*Copy)(nil),       // 9: colloid.ipc.Copy
-	(*Stop)(nil),       // 10: colloid.ipc.Stop
-	(*List)(nil),       // 11: colloid.ipc.List
-	(*Event)(nil),      // 12: colloid.ipc.Event
-	(*Attached)(nil),   // 13: colloid.ipc.Attached
-	(*Hello)(nil),      // 14: colloid.ipc.Hello
-	(*Instance)(nil),   // 15: colloid.ipc.Instance
-	(*Listing)(nil),    // 16: colloid.ipc.Listing
+	(*Usage)(nil),      // 7: colloid.ipc.Usage
+	(*Logs)(nil),       // 8: colloid.ipc.Logs
+	(*Exec)(nil),       // 9: colloid.ipc.Exec
+	(*Copy)(nil),       // 10: colloid.ipc.Copy
+	(*Stop)(nil),       // 11: colloid.ipc.Stop
+	(*List)(nil),       // 12: colloid.ipc.List
+	(*Event)(nil),      // 13: colloid.ipc.Event
+	(*Attached)(nil),   // 14: colloid.ipc.Attached
+	(*Hello)(nil),      // 15: colloid.ipc.Hello
+	(*Instance)(nil),   // 16: colloid.ipc.Instance
+	(*Listing)(nil),    // 17: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	10, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	11, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	11, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	12, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
 	5,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
 	1,  // 4: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
 	4,  // 5: colloid.ipc.Start.files:type_name -> colloid.ipc.File
 	1,  // 6: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
-	7,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
-	8,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
-	9,  // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	8,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	9,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	10, // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
 	6,  // 10: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
-	1,  // 11: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	14, // 12: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	15, // 13: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	16, // 14: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	13, // 15: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	1,  // 16: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 17: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 11: colloid.ipc.Attach.usage:type_name -> colloid.ipc.Usage
+	1,  // 12: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	15, // 13: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	16, // 14: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	17, // 15: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	14, // 16: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	1,  // 17: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 18: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -1565,8 +1641,9 @@ func file_message_proto_init() {
 		(*Attach_Exec)(nil),
 		(*Attach_Copy)(nil),
 		(*Attach_Invoke)(nil),
+		(*Attach_Usage)(nil),
 	}
-	file_message_proto_msgTypes[11].OneofWrappers = []any{
+	file_message_proto_msgTypes[12].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
@@ -1578,7 +1655,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
