@@ -49,7 +49,8 @@ var programs = sync.OnceValues(func() (string, error) {
 		"./examples/hello-wasm"); err != nil {
 		return directory, err
 	}
-	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello")...)
+	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello",
+		"./e2e/misbehave")...)
 })
 
 // touchSources looks at every source file, so that the go command runs these tests again when one changes:
@@ -101,7 +102,7 @@ func startWith(t *testing.T, options cluster.Options) *fixture {
 		t.Fatal(err)
 	}
 	options.Name, options.Binaries, options.Log = "colloid-e2e", directory, t.Logf
-	options.Programs, options.Modules = []string{"hello"}, []string{"hello.wasm"}
+	options.Programs, options.Modules = []string{"hello", "misbehave"}, []string{"hello.wasm"}
 	c, err := cluster.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func main() {
 		return
 	}
 	// In memory, as runc keeps its state: what a disk takes to make three small files durable is another figure.
-	directory, err := os.MkdirTemp("/dev/shm", "colloid-bench-")
+	directory, err := os.MkdirTemp("/dev/shm", "colloid-runtimes-")
 	if err != nil {
 		log.Fatal(err)
 	}

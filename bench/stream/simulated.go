@@ -39,7 +39,7 @@ func measureSimulator() {
 		for run := range *runs {
 			counter := &sink{done: make(chan int, 1)}
 			w, a, b := simulated(uint64(run+1), loss, counter)
-			const bytes = 48 << 20
+			const bytes = 96 << 20
 			dial(a, b, wire.StreamVolume, &source{left: bytes, piece: make([]byte, 64<<10)})
 			begin := w.Now()
 			if _, ok := w.Until(5*time.Minute, func() bool { return counter.got == bytes }); !ok {

@@ -22,14 +22,14 @@ const (
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
 	CodeDoor    Code = 0x0F // w  u8: 0 unlock, 1 lock -> DoorReply (JSON)
 
-	CodeWasmInvoke  Code = 0x20 // w  package invoke, AppendCall -> AppendOutcome
-	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
-	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
-
 	// Streams have no replies; the daemon sends these codes itself, see streams.go.
 	CodeStreamOpen  Code = 0x10 // r logs and metrics, w the rest: StreamOpen; from the daemon: handle u32
 	CodeStreamData  Code = 0x11 // as opened: handle u32, data
 	CodeStreamClose Code = 0x12 // as opened: StreamClose
+
+	CodeWasmInvoke  Code = 0x20 // w  package invoke, AppendCall -> AppendOutcome
+	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
+	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
 )
 
 // ReplyStatus is the first byte of a reply frame.

@@ -261,7 +261,7 @@ func TestF153_RelaysLimitBytes(t *testing.T) {
 // Relays die one after the other while data flows: the stream finds another way and no byte is wrong or missing.
 func TestSTREAM3_F150_RelaysDieOnTheWay(t *testing.T) {
 	b := newBench(t, 3, link{delay: 5 * time.Millisecond, loss: 0.001})
-	const size = 48 << 20
+	const size = 16 << 20
 	var got []*end
 	b.add(0x10, discard(t, &got))
 	relays := []wire.CellID{0x21, 0x22, 0x23, 0x24, 0x25, 0x26}

@@ -23,8 +23,8 @@ func TestF151_TwoFlowsShare(t *testing.T) {
 			b.open(1, 2, wire.StreamVolume, &end{write: 1 << 40})
 			b.run(6*time.Second, nil)
 			from := [2]int{got[0].got, got[1].got}
-			b.run(12*time.Second, nil)
-			x, y := float64(got[0].got-from[0])/12e6, float64(got[1].got-from[1])/12e6
+			b.run(8*time.Second, nil)
+			x, y := float64(got[0].got-from[0])/8e6, float64(got[1].got-from[1])/8e6
 			t.Logf("%.2f and %.2f MB/s", x, y)
 			if max(x, y) > 2*min(x, y) || x+y < 3.2 {
 				t.Error("not shared")

@@ -134,6 +134,9 @@ func (a *actor) write(t *rapid.T, p []byte) {
 func (a *actor) read(t *rapid.T, size int) {
 	p := make([]byte, size)
 	n, err := a.s.Read(p)
+	if err == ErrClosed && a.s.State() == Closed {
+		return // cut off
+	}
 	if err != nil && err != io.EOF {
 		t.Fatal(err)
 	}
@@ -141,7 +144,7 @@ func (a *actor) read(t *rapid.T, size int) {
 	if !bytes.HasPrefix(a.in.written, a.in.read) {
 		t.Fatalf("read %d bytes that were not written", len(a.in.read))
 	}
-	if err == io.EOF && !a.closed && a.s.State() != Closed || a.s.in.fin != 0 && a.s.End() {
+	if err == io.EOF {
 		a.in.eof = true
 		if !a.in.finished || len(a.in.read) != len(a.in.written) {
 			t.Fatalf("the end after %d of %d bytes, CLOSE said: %v", len(a.in.read), len(a.in.written), a.in.finished)
@@ -187,7 +190,7 @@ func TestF152_STREAM4_AnyScheduleAgainstAList(t *testing.T) {
 			}
 			switch rapid.IntRange(0, 9).Draw(t, "do") {
 			case 0, 1, 2:
-				size := rapid.SampledFrom([]int{1, 3, 1133, 1134, 1135, 20000, 300000}).Draw(t, "size")
+				size := rapid.SampledFrom([]int{1, 3, 1133, 1134, 1135, 20000, 150000}).Draw(t, "size")
 				p := make([]byte, size)
 				for i := range p {
 					p[i] = byte(len(a.out.written) + i*7)

@@ -85,6 +85,7 @@ type Stream struct {
 	pending   pending
 	wantWrite bool
 	told      bool // Closed has been or is being delivered
+	cut       bool // it ended by RST or silence
 
 	heard    clock.Instant // last authentic sign of the other end
 	openDue  clock.Instant // next STREAM_OPEN, of the initiator
@@ -240,7 +241,8 @@ func (s *Stream) Discard(n int) {
 	}
 }
 
-// Read copies what is there, up to len(p): 0 and no error if nothing is, io.EOF at the end.
+// Read copies what is there, up to len(p): 0 and no error if nothing is, io.EOF at the end, ErrClosed when the
+// stream was cut off before it.
 func (s *Stream) Read(p []byte) (int, error) {
 	total := 0
 	for total < len(p) {
@@ -254,12 +256,16 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 	s.finishReading()
 	if total == 0 && len(p) > 0 && s.End() {
+		if s.cut {
+			return 0, ErrClosed
+		}
 		return 0, io.EOF
 	}
 	return total, nil
 }
 
-// End reports whether the other end's CLOSE has been reached by the reader, or nothing can come any more.
+// End reports whether the other end's CLOSE has been reached by the reader, or nothing can come any more because
+// the stream was cut off; then Closed follows with a reason, and Readable does not come.
 func (s *Stream) End() bool {
 	return s.in.fin != 0 && s.in.read == s.in.fin || s.state == Closed && s.in.peek() == nil
 }
@@ -295,7 +301,7 @@ func (s *Stream) move(e event) {
 
 // end cuts the stream off.
 func (s *Stream) end(e event, reason Reason) {
-	s.reason = reason
+	s.reason, s.cut = reason, true
 	s.state = s.state.next(e)
 	s.in.release(&s.mux.pool)
 	s.mux.remove(s)
