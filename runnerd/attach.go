@@ -60,7 +60,17 @@ func (s *Supervisor) attach(from *session, m *message.Attach) error {
 	if i.phase != phaseRunning {
 		return refuse("the instance does not run: it is %s%s", i.phase, because(i.reason))
 	}
-	switch m.What.(type) {
+	switch what := m.What.(type) {
+	case *message.Attach_Exec:
+		x := what.Exec
+		s.attachExec(from, m.Channel, i, x.Grant, &execRequest{
+			arguments: x.Arguments, terminal: x.Terminal, input: x.Input, rows: uint16(x.Rows), columns: uint16(x.Columns),
+		})
+		return nil
+	case *message.Attach_Copy:
+		x := what.Copy
+		s.attachExec(from, m.Channel, i, x.Grant, &execRequest{copy: true, path: x.Path, into: x.Into, input: x.Into})
+		return nil
 	case *message.Attach_Invoke:
 		if i.spec.Runtime == workload.RuntimeWasm {
 			directory := i.directory

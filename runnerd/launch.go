@@ -141,6 +141,8 @@ type launchJob struct {
 	image   image.Config    // of a container, after fetch
 	address netip.Addr      // of its own, after prepare; invalid = the cell's
 	config  shim.Config     // completed by the backend
+	// operator says that an operator wants a further process, not a health check.
+	operator bool
 }
 
 // newJob makes the job of an instance with all that the runtimes have in common.

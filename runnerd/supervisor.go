@@ -43,6 +43,7 @@ type Supervisor struct {
 	retry       *time.Timer
 	launchSlot  time.Duration
 	attachments attachments
+	grants      *grants
 }
 
 // Open locks the directory, reads the policy and adopts what runs. Close it to let the directory go;
@@ -78,6 +79,9 @@ func Open(options Options) (*Supervisor, error) {
 	}
 	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
+	if s.grants, err = openGrants(filepath.Join(directory, "grants"), time.Now()); err != nil {
+		options.Log.Print(err)
+	}
 	s.emptyTrash()
 	s.reclaimOrphans()
 	s.adoptAll()

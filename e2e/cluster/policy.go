@@ -31,6 +31,7 @@ func (c *Cluster) writePolicy() error {
 		}
 		text.WriteString("}\n")
 	}
+	text.WriteString(c.options.Policy)
 	denied := "process /bin/true {\n    sha256 any\n}\n" // something else is allowed
 	return errors.Join(os.WriteFile(filepath.Join(c.Directory, "policy"), []byte(text.String()), 0o644),
 		os.WriteFile(filepath.Join(c.Directory, "policy.denied"), []byte(denied), 0o644))
