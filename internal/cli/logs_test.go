@@ -29,7 +29,7 @@ func TestLogsCannotDriveTheTerminal(t *testing.T) {
 	} {
 		got := string(harmless([]byte(in)))
 		if in == "\x9b2Jx" || strings.HasPrefix(in, "\xff") { // bytes that are no text become U+FFFD
-			if strings.ContainsAny(got, "\x9b\u202e") {
+			if strings.Contains(got, "\x9b") || strings.Contains(got, "\u202e") {
 				t.Errorf("%q gave %q", in, got)
 			}
 			continue
