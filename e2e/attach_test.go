@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,8 +17,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"colloid.net/ipc/attach"
 	"colloid.net/ipc/grant"
@@ -361,4 +365,120 @@ func TestF137_CopyStaysInTheInstance(t *testing.T) {
 	f.fails(from, 1, "no such file", "cp", "hello/0:absent", directory)
 	f.fails(from, 2, "no such file", "cp", filepath.Join(directory, "absent"), "hello/0:x")
 	f.fails(from, 2, "one of both", "cp", "a", "b")
+}
+
+// terminalPair makes a terminal for a command; the test holds the other end.
+func terminalPair(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Skip("needs pseudo-terminals: ", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	raw, _ := master.SyscallConn()
+	raw.Control(func(fd uintptr) {
+		unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+		number, numberErr := unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		if err = numberErr; err == nil {
+			slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+		}
+		unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 99})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slave.Close() })
+	return master, slave
+}
+
+// A shell on a terminal, in a replica on another cell: its size and changes of it, control-C, the exit status,
+// and the own terminal as it was before.
+func TestExecOnATerminal(t *testing.T) {
+	line := operatorKey(t, "anna")
+	f := startWith(t, cluster.Options{Cells: 2, Policy: "exec *\n" + line})
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(1, ""))
+	f.answers(f.Cells[0], 1)
+	_, others := f.holders()
+	master, slave := terminalPair(t)
+	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), f.Program("colloid"), "--socket", others[0].Socket(), "exec", "-it", "hello/0", "--", "sh")
+	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	screen := &command{done: make(chan error, 1), Cmd: c}
+	go func() {
+		buffer := make([]byte, 4096)
+		for {
+			n, err := master.Read(buffer)
+			screen.mutex.Lock()
+			screen.text.Write(buffer[:n])
+			screen.mutex.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() { screen.done <- c.Wait() }()
+	send := func(text string) {
+		if _, err := master.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.waitSeen(screen, "$ ", 1)
+	send("stty size\r")
+	f.waitSeen(screen, "33 99", 1)
+	raw, _ := master.SyscallConn()
+	raw.Control(func(fd uintptr) { unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}) })
+	f.wait("the new size", func(context.Context) error {
+		send("stty size\r")
+		time.Sleep(100 * time.Millisecond)
+		if !strings.Contains(screen.seen(), "40 120") {
+			return fmt.Errorf("the screen shows:\n%s", screen.seen())
+		}
+		return nil
+	})
+	send("sleep 1000; echo cut=$?\r")
+	time.Sleep(300 * time.Millisecond)
+	send("\x03")
+	send("echo still $((40 + 2))\r")
+	f.waitSeen(screen, "still 42", 1)
+	send("exit 7\r")
+	f.ends(screen, 7, "")
+	after, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Fatalf("the terminal is another: %+v, was %+v, %v", after, before, err)
+	}
+}
+
+// Figures of every replica come from whichever cell they run on.
+func TestTopShowsEveryReplica(t *testing.T) {
+	f := start(t, 2)
+	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
+	f.answers(f.Cells[0], 2)
+	for _, cell := range f.Cells {
+		var picture struct {
+			Instances []struct {
+				Replica string
+				Memory  *uint64 `json:"memory_bytes"`
+				CPU     *int64  `json:"cpu_millicores"`
+			}
+		}
+		text := f.run(cell, 0, "top", "-o", "json")
+		if err := json.Unmarshal([]byte(text), &picture); err != nil || len(picture.Instances) != 2 {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for _, i := range picture.Instances {
+			if i.Memory == nil || *i.Memory < 1<<20 || i.CPU == nil {
+				t.Errorf("%s:\n%s", i.Replica, text)
+			}
+		}
+	}
+	if text := f.run(f.Cells[0], 0, "top", "hello"); strings.Count(text, "MiB") != 2 || strings.Contains(text, "\x1b") {
+		t.Fatal(text)
+	}
 }
