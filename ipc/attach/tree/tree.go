@@ -198,6 +198,11 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 	if r.result.Entries++; r.result.Entries > EntriesMax {
 		return fmt.Errorf("the archive has more than %d entries", EntriesMax)
 	}
+	for record := range header.PAXRecords {
+		if strings.HasPrefix(record, "GNU.sparse.") { // a few bytes of archive would fill a disk with zeros
+			return fmt.Errorf("the archive holds %.100q with holes, which is refused", header.Name)
+		}
+	}
 	name, err := r.place(header)
 	if err != nil {
 		return err
