@@ -38,6 +38,10 @@ func (s *Supervisor) attach(from *session, m *message.Attach) error {
 		s.attachUsage(from, m.Channel, usage.Usage)
 		return nil
 	}
+	if wanted, ok := m.What.(*message.Attach_Resolver); ok {
+		s.attachResolver(from, m.Channel, wanted.Resolver)
+		return nil
+	}
 	id, err := instanceID(m.Id)
 	if err != nil {
 		return err

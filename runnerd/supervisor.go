@@ -44,6 +44,8 @@ type Supervisor struct {
 	launchSlot  time.Duration
 	attachments attachments
 	grants      *grants
+	allowing    bool            // a change of them is under way
+	allowed     []workload.Port // ports of the host that containers may reach
 }
 
 // Open locks the directory, reads the policy and adopts what runs. Close it to let the directory go;
@@ -77,13 +79,19 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
-	s.backends = newBackends(&options, s.containerImages())
+	if err := s.openNetwork(); err != nil {
+		s.audit.close()
+		s.lock.Close()
+		return nil, err
+	}
+	s.backends = newBackends(&s.options, s.containerImages())
 	s.loadPolicy()
 	if s.grants, err = openGrants(filepath.Join(directory, "grants"), time.Now()); err != nil {
 		options.Log.Print(err)
 	}
 	s.emptyTrash()
 	s.reclaimOrphans()
+	s.retainNetworks()
 	s.adoptAll()
 	go s.loop()
 	return s, nil
@@ -131,6 +139,7 @@ func (s *Supervisor) loop() {
 			s.end()
 			return
 		}
+		s.allowPorts()
 		s.flush()
 	}
 }
@@ -144,6 +153,9 @@ func (s *Supervisor) end() {
 	}
 	if s.retry != nil {
 		s.retry.Stop()
+	}
+	if s.options.Network != nil {
+		s.options.Network.Close()
 	}
 	s.images.Close()
 	s.audit.close()

@@ -109,6 +109,7 @@ func (h *helper) detach(d *Daemon) {
 	h.descriptors.Close()
 	h.link = nil
 	d.attachments.helperGone()
+	d.names.detached()
 	d.cell.HelperGone(d.reactor.Now())
 }
 
@@ -166,6 +167,9 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		if !d.attachments.attached(body.Attached) {
 			d.workers.attached(body.Attached)
 		}
+		d.names.attached(body.Attached)
+	case *message.Event_Network:
+		return d.names.network(h, body.Network)
 	}
 	return nil
 }
@@ -212,6 +216,7 @@ func actualOf(instance *message.Instance) (reconcile.Actual, error) {
 		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
 		State: reconcile.State(instance.State), NeedsEnvironment: instance.NeedsEnvironment,
 	}
+	actual.Address, actual.AddressIPv6 = ownAddress(instance.Address), ownAddress(instance.AddressIpv6)
 	for _, port := range instance.Ports {
 		actual.Ports = append(actual.Ports, uint16(port))
 	}
