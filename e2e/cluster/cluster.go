@@ -41,6 +41,7 @@ type Options struct {
 	DenyRing bool
 	// CellArguments are added to every cell's command line.
 	CellArguments []string
+	PolicyLines   string // more lines of the hosts' policy
 	// Modules are WebAssembly modules in Binaries that the hosts' policy lets workloads run.
 	Modules []string
 	// Log tells what happens; nil is silent.

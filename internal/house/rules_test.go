@@ -11,7 +11,7 @@ const module = "colloid.net/"
 // A path stands for itself and for everything below it; packages of one path may import each other.
 // The longest path that fits decides. A package that fits none fails the test: add it here.
 var layers = [][]string{
-	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke", "ipc/grant"},
+	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke", "ipc/grant", "ipc/attach"},
 	{"workload", "ipc/ring", "ipc/operator"},
 	{"meshd/clock"},
 	{"meshd/wire"},
@@ -24,11 +24,13 @@ var layers = [][]string{
 	{"meshd/sim"},
 	{"meshd/reactor", "meshd/resolver", "meshd/storage", "meshd/control"},
 	{"meshd"},
-	{"runnerd/trust", "runnerd/procfs", "runnerd/cgroup"},
+	{"runnerd/trust", "runnerd/procfs"},
+	{"runnerd/cgroup"},
 	{"runnerd/record", "runnerd/health"},
 	{"runnerd/sandbox"},
 	{"runnerd/policy"},
 	{"runnerd/podnet", "runnerd/shim", "runnerd/image", "runnerd/wasm"},
+	{"runnerd/logs"},
 	{"runnerd"},
 	{"runnerd/guest"},
 	{"internal/launcher"},

@@ -61,19 +61,20 @@ func (e *ConfigurationError) Unwrap() error { return e.cause }
 
 // Daemon is one running cell.
 type Daemon struct {
-	options Options
-	reactor reactor.Reactor
-	storage *storage.Directory
-	control *control.Server
-	supply  *supply.Receiver
-	cell    *cell.Cell
-	started bool // the cell has had its Start
-	inbox   inbox
-	helper  helper
-	workers workers
-	names   nameService
-	log     *logger
-	failure atomic.Pointer[error]
+	options     Options
+	reactor     reactor.Reactor
+	storage     *storage.Directory
+	control     *control.Server
+	supply      *supply.Receiver
+	cell        *cell.Cell
+	started     bool // the cell has had its Start
+	inbox       inbox
+	helper      helper
+	workers     workers
+	attachments attachments
+	names       nameService
+	log         *logger
+	failure     atomic.Pointer[error]
 	// Where other cells reach this one.
 	addresses []netip.Addr
 	// Timers that withdraw alarms, by name; of the reactor's goroutine.
@@ -221,6 +222,7 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.cell = cell.New(config)
+	d.serveAttachments()
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
 	for _, candidate := range config.Addresses {

@@ -37,7 +37,6 @@ type workers struct {
 	mutex      sync.Mutex // guards what follows; never held while anything is sent
 	byInstance map[reconcile.InstanceID]*worker
 	accounts   map[string]*account // by workload
-	channel    uint64
 }
 
 // worker is one instance and, once connected says so, its connection. It is replaced, not changed, when the
@@ -131,11 +130,11 @@ func (w *workers) ask(to *worker) {
 		w.mutex.Unlock()
 		return
 	}
-	w.channel++
-	channel := w.channel
+	h := &w.daemon.helper
+	h.channel++
+	channel := h.channel
 	to.channel = channel
 	w.mutex.Unlock()
-	h := &w.daemon.helper
 	if h.link == nil {
 		return // the next listing of the next runnerd asks again, see reattach
 	}
