@@ -219,6 +219,8 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.cell = cell.New(config)
+	d.workers.hosts = d.cell.Hosts
+	d.cell.Serve(wire.StreamInvoke, d.workers.serveForwarded)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
 	for _, candidate := range config.Addresses {

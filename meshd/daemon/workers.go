@@ -14,6 +14,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
@@ -35,6 +36,12 @@ const (
 // worker and back, without the reactor's; only key-value requests need the cell and so its goroutine.
 type workers struct {
 	daemon *Daemon
+	hosts  func(key string) []wire.CellID // cell.Hosts
+
+	// Of the reactor's goroutine: how many invocations of other cells are under way here, and how many of this
+	// cell were sent to others.
+	serving   int
+	forwarded uint64
 
 	mutex      sync.Mutex // guards what follows; never held while anything is sent
 	byInstance map[reconcile.InstanceID]*worker
@@ -168,7 +175,9 @@ func (w *workers) later(to *worker, channel uint64, after time.Duration) {
 			again := to.conn == nil && to.channel == channel
 			w.mutex.Unlock()
 			if again {
-				w.daemon.helper.descriptors.Abandon(channel)
+				if descriptors := w.daemon.helper.descriptors; descriptors != nil { // a runnerd has connected once
+					descriptors.Abandon(channel)
+				}
 				w.ask(to)
 			}
 		})
