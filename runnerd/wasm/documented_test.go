@@ -19,9 +19,9 @@ func TestDocumentedCommandsMakeModules(t *testing.T) {
 	}
 	made := 0
 	for line := range strings.Lines(string(page)) {
-		command, found := strings.CutSuffix(strings.TrimSpace(line), "")
+		command := strings.TrimSpace(line)
 		text, program := strings.HasPrefix(command, "wat2wasm "), strings.HasPrefix(command, "GOOS=wasip1 ")
-		if !found || !text && !program {
+		if !text && !program {
 			continue
 		}
 		if _, err := exec.LookPath("wat2wasm"); text && err != nil {
