@@ -223,6 +223,8 @@ func (d *Daemon) open() (err error) {
 	}
 	d.cell = cell.New(config)
 	d.serveAttachments()
+	d.workers.hosts = d.cell.Hosts
+	d.cell.Serve(wire.StreamInvoke, d.workers.serveForwarded)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
 	for _, candidate := range config.Addresses {
