@@ -147,6 +147,7 @@ func (s *Stream) Accept(endpoint Endpoint) {
 		return
 	}
 	s.keys.draw(s.mux.options.Entropy)
+	s.keys.chosen = s.keys.offered & s.mux.ciphers & cipherAES
 	if s.keys.agree(s.mux.options.Secret[:], s.transcript(), false) != nil {
 		s.Reset(ReasonProtocol)
 		return
