@@ -48,3 +48,31 @@ func TestF17_CipherIsWhatBothEndsHave(t *testing.T) {
 		}
 	}
 }
+
+// A stream that ended in order and is then reset with something unread ends for its reader as cut off (F152).
+func TestF152_ResetOfUnreadRestIsNoOrderlyEnd(t *testing.T) {
+	for _, target := range []wire.CellID{1, 2} {
+		b := newBench(t, 1, link{delay: time.Millisecond})
+		var peer *Stream
+		incoming := func(s *Stream) { peer = s; s.Accept(&quiet{}) }
+		b.add(1, incoming)
+		b.add(2, incoming)
+		s, err := b.cells[1].mux.Open(target, wire.StreamExec, name, nil, &quiet{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Write([]byte("unread"))
+		s.CloseWrite()
+		b.run(time.Second, nil)
+		peer.CloseWrite()
+		b.arm(b.cells[target])
+		b.run(10*time.Second, func() bool { return peer.State() == Closed })
+		if peer.State() != Closed {
+			t.Fatal(peer.State())
+		}
+		peer.Reset(ReasonCanceled)
+		if n, err := peer.Read(make([]byte, 10)); n != 0 || err != ErrClosed {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+}
