@@ -11,7 +11,6 @@ import (
 
 	"colloid.net/meshd/wire"
 	"golang.org/x/crypto/chacha20poly1305"
-	"golang.org/x/sys/cpu"
 )
 
 // The end-to-end encryption of a stream (F17, F154). Both ends draw an X25519 key for this stream alone
@@ -40,9 +39,6 @@ var (
 // only if both ends have them. What was offered and what was chosen are part of the transcript: a relay that
 // changes either makes the keys differ.
 const cipherAES uint8 = 1
-
-// hardwareAES: the processor has instructions for AES and for the multiplication of GCM.
-var hardwareAES = cpu.X86.HasAES && cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSE41 || cpu.ARM64.HasAES && cpu.ARM64.HasPMULL
 
 var errKey = errors.New("stream: unusable public key")
 

@@ -53,6 +53,9 @@ type Options struct {
 	// Reject, at once or within acceptLimit. nil refuses all.
 	Incoming func(s *Stream)
 
+	// AES: this processor has instructions for AES and for the multiplication of GCM.
+	AES bool
+
 	StreamsMax int // 0 = StreamsMax
 	MemoryMax  int // bytes; 0 = MemoryMax
 	Relays     RelayLimits
@@ -148,7 +151,7 @@ func New(options Options) *Mux {
 		payload: make([]byte, 0, wire.PayloadMax), extension: make([]byte, 0, 256),
 		accepts: acceptBurst, stale: true,
 	}
-	if hardwareAES {
+	if options.AES {
 		m.ciphers = cipherAES
 	}
 	m.relays.init(options.Relays)
