@@ -78,6 +78,7 @@ func (c *Cell) enterStreams() {
 		},
 		Incoming: c.incomingStream,
 		Relays:   c.config.Relays,
+		AES:      c.config.AES,
 	})
 }
 

@@ -28,6 +28,7 @@ import (
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
+	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 )
 
@@ -251,7 +252,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Cluster: cell.Cluster{Key: seal.Key(loaded.Cluster.Key), Joined: loaded.Cluster.Joined},
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
-		KeysMax: d.options.KeysMax, Loopback: true,
+		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES,
 		Directory: d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
@@ -312,6 +313,9 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 		return control.Response{Status: uds.Error, Errno: uds.ErrorTimeout, Text: "the daemon is stopping"}
 	}
 }
+
+// hardwareAES: the processor has instructions for AES and for the multiplication of GCM.
+var hardwareAES = cpu.X86.HasAES && cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSE41 || cpu.ARM64.HasAES && cpu.ARM64.HasPMULL
 
 // handler is the reactor's view of the daemon.
 type handler Daemon
