@@ -18,7 +18,7 @@ var layers = [][]string{
 	{"meshd/state"},
 	{"meshd/crdt", "meshd/seal"},
 	{"meshd/overlay"},
-	{"meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement"},
+	{"meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat"},
 	{"meshd/reconcile"},
 	{"meshd/cell"},
 	{"meshd/sim"},
@@ -64,7 +64,7 @@ var forbidden = []struct {
 var pure = []string{
 	"workload",
 	"meshd/clock", "meshd/wire", "meshd/state", "meshd/crdt", "meshd/seal", "meshd/overlay", "meshd/swim",
-	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/reconcile", "meshd/cell",
+	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat", "meshd/reconcile", "meshd/cell",
 }
 
 // impureImports may not be imported by a pure package; a name that ends in / means all below it too.

@@ -259,7 +259,9 @@ func (c *Cell) ownContact() state.CellContact {
 		Arch:       arch,
 		Hostname:   c.config.Hostname,
 		Software:   c.config.Software,
-		Candidates: c.config.Addresses,
+		Candidates: c.nat.Candidates(make([]state.Candidate, 0, state.CandidatesMax)),
+		Reach:      c.nat.Class(),
+		Homes:      c.nat.Homes(),
 		Labels:     c.config.Labels,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/gossip"
 	"colloid.net/meshd/join"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/reconcile"
@@ -63,6 +64,7 @@ type Cell struct {
 	planner   *placement.Planner
 	plan      *placement.Plan
 	seed      *join.Seed
+	nat       *nat.Traversal
 
 	reconciler *reconcile.Reconciler
 	views      views
@@ -88,7 +90,15 @@ type Cell struct {
 	counters       counters
 	alarms         alarmBook
 
-	// The sender of the datagram being handled: messages to it are answers and go where it came from.
+	relayLimit  nat.Limiter
+	relayCopy   []byte           // a datagram to be passed on, opened to check it
+	mapped      []netip.AddrPort // see SetMapped
+	candidates  [state.CandidatesMax]state.Candidate
+	contactDue  clock.Instant // of publishing the own contact, 0 = it is as published
+	contactSaid clock.Instant
+
+	// The sender of the datagram being handled: messages to it are answers and go where it came from. No
+	// address: it came through a relay.
 	replyTo      wire.CellID
 	replyAddress netip.AddrPort
 
@@ -174,7 +184,12 @@ func (c *Cell) enter(cluster Cluster) {
 		Loopback: c.config.Loopback,
 		Send:     c.send, Claim: c.claim, TellStatus: c.tellStatus,
 		Validated: func(now clock.Instant, m *member) { c.guard.Validate(now, m.Address) },
+		Observed:  c.observedBy,
+		Direct:    func(now clock.Instant, m *member) bool { return c.nat.Direct(now, m) },
+		MayAccuse: func(now clock.Instant, m *member) bool { return c.nat.MayAccuse(now, m) },
+		Detour:    func(now clock.Instant, m *member) { c.nat.Detour(now, m) },
 	})
+	c.enterNetwork()
 	c.gossip = gossip.New(gossip.Options{
 		Self: self, Random: c.config.Random, Members: c.members, Store: c.store,
 		Send: c.send, Suspected: c.detector.Suspected,
@@ -203,6 +218,10 @@ func (c *Cell) enter(cluster Cluster) {
 func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) {
 	c.now = now
 	c.counters.received++
+	if wire.IsRelay(datagram) {
+		c.receiveRelayed(from, datagram)
+		return
+	}
 	header, payload, trailer, err := wire.ParseHeader(datagram)
 	if err != nil {
 		c.counters.malformed++
@@ -230,6 +249,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		c.counters.malformed++
 		return
 	}
+	if header.Type == wire.TypePing && c.nat.DialBack(now, header.Nonce, from) {
+		return
+	}
 	c.guard.Received(now, from, len(datagram))
 	c.heard(header.Sender, from, header.Type)
 	c.replyTo, c.replyAddress = header.Sender, from
@@ -242,7 +264,7 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 	sender := header.Sender
 	switch header.Type {
 	case wire.TypePong:
-		if c.addressConfirmed(sender, from, header.Nonce) {
+		if from.IsValid() && c.addressConfirmed(sender, from, header.Nonce) {
 			return
 		}
 		c.detector.Receive(c.now, sender, from, header, payload)
@@ -258,6 +280,9 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 		c.sessions.Receive(c.now, sender, header, payload)
 	case wire.TypeFindNode:
 		c.answerFindNode(sender, header, payload)
+	case wire.TypePunchReq, wire.TypePunchSyn:
+		c.receivePunch(sender, from, header, payload)
+	case wire.TypePunchKeep:
 	case wire.TypeLeave:
 		c.detector.ProbeNow(c.now, sender) // a hint only (F8)
 	default:
@@ -277,6 +302,7 @@ func (c *Cell) Tick(now clock.Instant) {
 	c.tickJoin()
 	c.tickEdge()
 	c.tickSchedule()
+	c.tickNetwork()
 	c.drain()
 	c.actuate()
 	c.tickLeave()
@@ -300,6 +326,7 @@ func (c *Cell) Deadline() clock.Instant {
 	next = clock.Earliest(next, c.joinDeadline())
 	next = clock.Earliest(next, c.leaveDeadline())
 	next = clock.Earliest(next, c.isolation.deadline())
+	next = clock.Earliest(next, c.networkDeadline())
 	return clock.Earliest(next, c.scheduleDeadline())
 }
 

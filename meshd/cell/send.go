@@ -17,14 +17,16 @@ import (
 // counted; every protocol above repeats what matters.
 func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
 	if member := c.members.Get(to); member != nil && member.Address.IsValid() {
-		address := member.Address
-		if to == c.replyTo && c.replyAddress != address {
-			// The cell may have moved, or somebody replays its datagrams from an address of his choice.
-			address = c.replyAddress
-			if !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
-				c.counters.guarded++
-				return
-			}
+		if to != c.replyTo || !c.replyAddress.IsValid() {
+			c.sendMember(member, kind, nonce, payload)
+			return
+		}
+		address := c.replyAddress
+		// The cell may have moved, or somebody replays its datagrams from an address of his choice.
+		if address != member.Address &&
+			!c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
+			c.counters.guarded++
+			return
 		}
 		c.sendAddress(address, kind, nonce, payload)
 		return
@@ -44,16 +46,26 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 }
 
 func (c *Cell) sendAddress(address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+	c.transmit(address, c.seal(c.scratch[:0], kind, nonce, payload))
+}
+
+// seal appends a sealed datagram of this cell.
+func (c *Cell) seal(dst []byte, kind wire.Type, nonce uint32, payload []byte) []byte {
 	if len(payload) > wire.SealedPayloadMax {
 		panic("cell: payload longer than a sealed datagram holds")
 	}
 	header := wire.Header{
 		Type: kind, PayloadLength: uint16(len(payload)), Sender: c.config.Self, Nonce: nonce,
 	}
-	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
-	datagram = c.sealer.Seal(datagram)
+	begin := len(dst)
+	dst = append(wire.AppendHeader(dst, header), payload...)
+	return append(dst[:begin], c.sealer.Seal(dst[begin:])...)
+}
+
+func (c *Cell) transmit(address netip.AddrPort, datagram []byte) {
 	c.counters.sent++
 	c.counters.sentBytes += uint64(len(datagram))
+	c.nat.Contacted(c.now, address)
 	c.config.Network.Send(address, datagram)
 }
 
@@ -184,7 +196,10 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	returned := c.returned(member)
 	c.detector.Heard(c.now, sender)
 	member.Heard = c.now
-	if member.Address != from {
+	switch {
+	case member.Address == from:
+		c.nat.Heard(c.now, member)
+	case kind != wire.TypePunchSyn: // those are looked at with what they belong to
 		c.checkAddress(sender, from)
 	}
 	if returned {
@@ -295,6 +310,7 @@ func (c *Cell) addressConfirmed(sender wire.CellID, from netip.AddrPort, nonce u
 		c.guard.Validate(c.now, from)
 		if member := c.members.Get(sender); member != nil {
 			member.Address = from
+			c.nat.Confirmed(c.now, member)
 			c.persist.peersDirty = true
 		}
 		return true

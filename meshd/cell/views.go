@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -248,6 +250,7 @@ func (c *Cell) viewMember(view *cellView) {
 			c.detector.Forget(view.id)
 			c.gossip.Forget(view.id)
 			c.sessions.Forget(view.id)
+			c.nat.Forget(view.id)
 			c.persist.peersDirty = true
 		}
 		return
@@ -266,7 +269,8 @@ func (c *Cell) viewMember(view *cellView) {
 			c.guests.remove(view.id)
 		}
 	}
-	member.Flags = view.contact.Flags
+	member.Flags, member.Candidates = view.contact.Flags, view.contact.Candidates
+	member.Reach, member.Homes = view.contact.Reach, view.contact.Homes
 	member.Life = state.Alive
 	if view.hasStatus {
 		member.Life, member.StatusIncarnation = view.status.Life, view.status.Incarnation
@@ -277,23 +281,31 @@ func (c *Cell) viewMember(view *cellView) {
 	}
 }
 
-// chooseAddress takes the first candidate of the contact that can be dialled from here, unless an
-// address that works is known already.
+// addressProven is how long an answer from an address keeps candidates of the contact from replacing it.
+const addressProven = time.Minute
+
+// chooseAddress takes the candidate of the contact that suits this cell best (F33), unless an address that
+// works is known already.
 func (c *Cell) chooseAddress(member *member, view *cellView, fresh bool) {
-	for _, candidate := range view.contact.Candidates {
-		if member.Address == candidate.Address {
-			return
-		}
-	}
-	if !fresh && member.Address.IsValid() && member.InService() && !c.detector.Suspected(member.ID) {
+	best := nat.Choose(c.nat.Candidates(c.candidates[:0]), view.contact.Candidates, c.admissible)
+	switch {
+	case !best.IsValid() || best == member.Address:
 		return
-	}
-	for _, candidate := range view.contact.Candidates {
-		if c.admissible(candidate.Address) {
-			member.Address = candidate.Address
-			return
+	case !member.Address.IsValid():
+	case c.detector.Suspected(member.ID):
+		if member.NeedsHelp() && (member.HasHome(c.config.Self) || c.nat.Direct(c.now, member)) {
+			return // it told where it is; no contact knows better
 		}
+	case !fresh && member.Validated != 0 && c.now.Sub(member.Validated) < addressProven:
+		return
+	case c.guard.Validated(c.now, member.Address) && (member.NeedsHelp() || fresh):
+		return
+	case !fresh && member.InService() && !slices.ContainsFunc(view.contact.Candidates, func(o state.Candidate) bool {
+		return o.Address == member.Address
+	}):
+		return // an operator named it, or it came from there
 	}
+	member.Address = best
 }
 
 func (c *Cell) viewEndpoint(key string) {

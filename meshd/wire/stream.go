@@ -16,7 +16,7 @@ const (
 // Sizes of the stream messages. StreamDataMax is the payload of one chunk beside an authentication
 // trailer.
 const (
-	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1150
+	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1140
 	StreamCloseSize    = 5
 	RelayOfferSize     = 20
 	VolumeRequestSize  = 16

@@ -1,0 +1,408 @@
+package nat
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Times and counts of the classification.
+const (
+	// dialInterval is the pause between dial-backs until the class is settled, dialSettled afterwards.
+	dialInterval = 2500 * time.Millisecond
+	dialSettled  = 60 * time.Second
+	// dialTimeout is how long a dial-back may take.
+	dialTimeout = 2 * time.Second
+	// dialsProve dial-backs must arrive, dialsRefute in a row must not, before either is believed.
+	dialsProve  = 2
+	dialsRefute = 3
+	// votesFresh is how far apart two observations may be that are compared with each other.
+	votesFresh = 30 * time.Second
+	// votesDiffer differing pairs in a row make a mapping depend on the destination: one pair may be a
+	// router that just got another address.
+	votesDiffer = 2
+	// contactedFor is how long a filter may remember that this cell sent to an address.
+	contactedFor = 5 * time.Minute
+	// contactedMax bounds the addresses remembered; at the bound the old ones go, then all.
+	contactedMax = 8192
+	// reserveFor is how long one member is kept unknown to our router after the cell became active.
+	reserveFor = 8 * time.Second
+)
+
+// view is what is known of this cell in one scope.
+type view struct {
+	observer  netip.Addr     // who reported last
+	observed  netip.AddrPort // this cell as that one saw it
+	at        clock.Instant
+	agreed    int // pairs of observers at different addresses in a row that said the same
+	differed  int // or not
+	answered  int // dial-backs that arrived, in a row
+	missed    int // or did not
+	refuted   int // of those from an address that this cell never sent to
+	confirmed bool
+}
+
+// observe takes one report (F32). Only reports of observers at different addresses tell anything about the
+// mapping; another report by the same one means that the mapping itself changed.
+func (v *view) observe(now clock.Instant, observer netip.Addr, observed netip.AddrPort) {
+	fresh := v.at != 0 && now.Sub(v.at) < votesFresh
+	switch {
+	case fresh && v.observer != observer && v.observed == observed:
+		v.agreed, v.differed = v.agreed+1, 0
+	case fresh && v.observer != observer:
+		v.differed++
+		if v.differed >= votesDiffer {
+			v.agreed = 0
+		}
+	}
+	v.observer, v.observed, v.at = observer, observed, now
+}
+
+// dialled takes the outcome of a dial-back. strange says that this cell had not sent to the dialler's
+// address: from there, even a filter that looks at addresses alone lets nothing in.
+func (v *view) dialled(arrived, strange bool) {
+	if arrived {
+		v.answered, v.missed = v.answered+1, 0
+		if strange {
+			v.refuted, v.confirmed = 0, true
+		}
+		return
+	}
+	v.answered, v.missed = 0, v.missed+1
+	if strange {
+		v.refuted++
+		v.confirmed = false
+	}
+}
+
+// class is what the reports and dial-backs add up to.
+func (v *view) class(before wire.Reach) wire.Reach {
+	switch {
+	case v.refuted < dialsProve && v.answered >= dialsProve:
+		return wire.ReachPublic
+	case before == wire.ReachPublic && v.refuted < dialsProve && v.missed < dialsRefute:
+		return wire.ReachPublic
+	case v.differed >= votesDiffer:
+		return wire.ReachRelayed
+	case before == wire.ReachRelayed && v.agreed == 0:
+		return wire.ReachRelayed
+	case v.agreed > 0 && (v.missed >= dialsRefute || v.refuted >= dialsProve):
+		return wire.ReachPunched
+	case before == wire.ReachPunched:
+		return wire.ReachPunched
+	}
+	return wire.ReachUnknown
+}
+
+// Observed takes this cell's address as a member sees it, from an answer that came straight from it.
+func (t *Traversal) Observed(now clock.Instant, by *overlay.Member, observed netip.AddrPort) {
+	if !by.Address.IsValid() || !observed.IsValid() {
+		return
+	}
+	s := scopeOf(by.Address.Addr())
+	v := &t.views[s]
+	if v.at != 0 && v.observed != observed && t.isOwn(v.observed) != t.isOwn(observed) {
+		// One observer sits on this side of a router and one beyond it, which says nothing about how the
+		// router translates (F32). The one beyond it speaks for more of the world.
+		if t.isOwn(observed) {
+			return
+		}
+		v.at = 0
+	}
+	v.observe(now, by.Address.Addr(), observed)
+	t.judge(now)
+}
+
+// translated reports whether observers see another address than this cell has.
+func (t *Traversal) translated() bool {
+	v := &t.views[t.scope()]
+	return v.at != 0 && !t.isOwn(v.observed)
+}
+
+func (t *Traversal) isOwn(address netip.AddrPort) bool {
+	return slices.ContainsFunc(t.options.Own, func(c state.Candidate) bool { return c.Address == address })
+}
+
+// scope is the widest one in which anything is known: its class is the cell's.
+func (t *Traversal) scope() scope {
+	for _, s := range [...]scope{globalV4, globalV6, privateV4, privateV6} {
+		if v := &t.views[s]; v.at != 0 || v.answered+v.missed > 0 {
+			return s
+		}
+	}
+	return privateV4
+}
+
+// Class returns the class of this cell.
+func (t *Traversal) Class() wire.Reach { return t.class[t.scope()] }
+
+// Restricted reports whether others may not reach this cell without help.
+func (t *Traversal) Restricted() bool {
+	class := t.Class()
+	return class >= wire.ReachPunched || class == wire.ReachUnknown &&
+		(t.translated() || t.views[t.scope()].missed >= dialsRefute)
+}
+
+// Finding is what is known of this cell's own router, for people.
+type Finding struct {
+	Reach      wire.Reach
+	Scope      string
+	Translated bool
+	Observed   netip.AddrPort
+	Mapping    string // none, one-port, per-destination, unknown
+	Filter     string // open, closed, unknown
+	Mapped     []netip.AddrPort
+}
+
+// Finding returns what is known now.
+func (t *Traversal) Finding() Finding {
+	s := t.scope()
+	v := &t.views[s]
+	f := Finding{Reach: t.class[s], Scope: scopeNames[s], Translated: t.translated(), Observed: v.observed,
+		Mapping: "unknown", Filter: "unknown", Mapped: t.mapped}
+	switch {
+	case v.at != 0 && !f.Translated:
+		f.Mapping = "none"
+	case v.differed >= votesDiffer:
+		f.Mapping = "per-destination"
+	case v.agreed > 0:
+		f.Mapping = "one-port"
+	}
+	switch {
+	case f.Reach == wire.ReachPublic:
+		f.Filter = "open"
+	case v.missed > 0:
+		f.Filter = "closed"
+	}
+	return f
+}
+
+// judge notes changes of the class.
+func (t *Traversal) judge(now clock.Instant) {
+	for s := range t.views {
+		if class := t.views[s].class(t.class[s]); class != t.class[s] {
+			t.class[s] = class
+			t.changed = true
+			t.forgiveAll(now) // whoever could not be reached before may be reachable now
+		}
+	}
+	if restricted := t.Restricted(); restricted != t.wasRestricted {
+		t.wasRestricted, t.changed = restricted, true
+		if !restricted {
+			t.homes = t.homes[:0]
+		}
+	}
+	if shown := t.shown(); shown != t.published {
+		t.published, t.changed = shown, true
+	}
+}
+
+// shown is the address that this cell tells the others to be seen under, the zero AddrPort for none. Where
+// the port depends on who looks, none is told: the address alone says who is behind the same router.
+func (t *Traversal) shown() netip.AddrPort {
+	s := t.scope()
+	v := &t.views[s]
+	switch {
+	case !t.translated():
+		return netip.AddrPort{}
+	case t.class[s] == wire.ReachRelayed:
+		return netip.AddrPortFrom(v.observed.Addr(), wire.Port)
+	case v.differed > 0 && t.published.IsValid():
+		return t.published // wait for what the next one says
+	}
+	return v.observed
+}
+
+// Candidates returns what this cell publishes: its own addresses, and the one that others see, with the
+// classes of their scopes. dst is reused.
+func (t *Traversal) Candidates(dst []state.Candidate) []state.Candidate {
+	dst = dst[:0]
+	s := t.scope()
+	if shown := t.shown(); shown.IsValid() {
+		reach := t.class[s]
+		if reach == wire.ReachUnknown {
+			reach = wire.ReachPunched // worth an attempt, not a plain call
+		}
+		dst = append(dst, state.Candidate{Address: shown, Reach: reach})
+	}
+	for _, extra := range t.mapped {
+		if len(dst) < state.CandidatesMax &&
+			!slices.ContainsFunc(dst, func(c state.Candidate) bool { return c.Address == extra }) {
+			dst = append(dst, state.Candidate{Address: extra, Reach: wire.ReachUnknown})
+		}
+	}
+	for _, own := range t.options.Own {
+		reach := t.class[scopeOf(own.Address.Addr())]
+		if len(dst) < state.CandidatesMax {
+			dst = append(dst, state.Candidate{Address: own.Address, Reach: reach})
+		}
+	}
+	return dst
+}
+
+// Contacted notes that this cell sends to an address: from now on its router may let answers in.
+func (t *Traversal) Contacted(now clock.Instant, to netip.AddrPort) {
+	if _, known := t.contacted[to.Addr()]; !known && len(t.contacted) >= contactedMax {
+		for address, at := range t.contacted { // each is judged by itself, the order does not matter
+			if now.Sub(at) >= contactedFor {
+				delete(t.contacted, address)
+			}
+		}
+		if len(t.contacted) >= contactedMax {
+			clear(t.contacted)
+		}
+	}
+	t.contacted[to.Addr()] = now
+}
+
+func (t *Traversal) strange(now clock.Instant, address netip.Addr) bool {
+	at, known := t.contacted[address]
+	return !known || now.Sub(at) >= contactedFor
+}
+
+// dial is a dial-back under way.
+type dial struct {
+	nonce   uint32 // 0 = none
+	scope   scope
+	strange bool
+	due     clock.Instant // when it counts as missed
+	next    clock.Instant // when the next one begins
+}
+
+// tickDial ends and begins dial-backs.
+func (t *Traversal) tickDial(now clock.Instant) {
+	d := &t.dial
+	if d.nonce != 0 && d.due.Reached(now) {
+		t.views[d.scope].dialled(false, d.strange)
+		d.nonce = 0
+		t.judge(now)
+	}
+	if d.next == 0 {
+		d.next = now.Add(dialInterval / 5)
+	}
+	if d.nonce != 0 || !d.next.Reached(now) {
+		return
+	}
+	d.next = now.Add(dialInterval)
+	v := &t.views[t.scope()]
+	if v.answered >= dialsProve || v.missed >= 2*dialsRefute || v.refuted >= dialsProve {
+		d.next = now.Add(dialSettled)
+	}
+	t.beginDial(now)
+}
+
+// beginDial asks a member to have this cell called: by a third one that was never contacted if there is
+// one, else by itself from another port.
+func (t *Traversal) beginDial(now clock.Instant) {
+	coordinator := t.pickCoordinator(now)
+	if coordinator == nil {
+		return
+	}
+	caller := t.reserved
+	if m := t.options.Members.Get(caller); m == nil || !m.InService() || !t.strange(now, m.Address.Addr()) {
+		caller = t.pickStranger(now, coordinator)
+	}
+	m := t.options.Members.Get(caller)
+	if m == nil {
+		m = coordinator
+	}
+	target := wire.Contact{ID: m.ID, Address: m.Address, Flags: wire.PunchDial}
+	if target.Check(wire.Options{Loopback: true}) != nil {
+		return
+	}
+	d := &t.dial
+	for d.nonce = 0; d.nonce == 0; {
+		d.nonce = t.options.Nonce()
+	}
+	d.scope, d.strange = scopeOf(coordinator.Address.Addr()), t.strange(now, m.Address.Addr())
+	d.due = now.Add(dialTimeout)
+	request := wire.PunchReq{Target: target, Rendezvous: uint64(d.nonce)}
+	t.options.Send(coordinator.ID, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], request))
+}
+
+// pickCoordinator draws a member that can be asked: best one whose own address is global.
+func (t *Traversal) pickCoordinator(now clock.Instant) *overlay.Member {
+	pick := func(global bool) *overlay.Member {
+		var found [1]*overlay.Member
+		list := t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {
+			return !m.InService() || !m.Address.IsValid() || m.NeedsHelp() && !t.direct(now, m) || t.suspected(m.ID) ||
+				m.ID == t.reserved || m.Heard == 0 || global && scopeOf(m.Address.Addr()).private()
+		})
+		if len(list) == 0 {
+			return nil
+		}
+		return list[0]
+	}
+	if m := pick(true); m != nil {
+		return m
+	}
+	return pick(false)
+}
+
+// pickStranger draws a member that this cell's router has not seen this cell talk to.
+func (t *Traversal) pickStranger(now clock.Instant, coordinator *overlay.Member) wire.CellID {
+	var found [1]*overlay.Member
+	list := t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {
+		return m.ID == coordinator.ID || !m.InService() || !m.Address.IsValid() || m.NeedsHelp() ||
+			near(m.Address.Addr(), coordinator.Address.Addr()) || !t.strange(now, m.Address.Addr()) ||
+			scopeOf(m.Address.Addr()) != scopeOf(coordinator.Address.Addr())
+	})
+	if len(list) == 0 {
+		return 0
+	}
+	return list[0].ID
+}
+
+// DialBack takes a PING that came straight from an address and reports whether it was the one asked for:
+// then it is evidence and nothing else, above all not a sign of where its sender lives.
+func (t *Traversal) DialBack(now clock.Instant, nonce uint32, from netip.AddrPort) bool {
+	d := &t.dial
+	if d.nonce == 0 || nonce != d.nonce {
+		return false
+	}
+	d.nonce = 0
+	t.views[d.scope].dialled(true, t.strange(now, from.Addr()))
+	t.judge(now)
+	return true
+}
+
+// reserve keeps one member unknown to this cell's router until it has called back: only calls from such an
+// address tell a filter that looks at addresses from none at all (F31). It is done where it matters, for
+// cells with private addresses in a cluster with global ones, and only at the beginning.
+func (t *Traversal) reserve(now clock.Instant) {
+	if t.reserveUntil != 0 || t.options.Members.Len() < 2 || !t.privateOnly() {
+		return
+	}
+	var found [1]*overlay.Member
+	list := t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {
+		return !m.InService() || !m.Address.IsValid() || m.NeedsHelp() || m.Reach != wire.ReachPublic ||
+			!t.strange(now, m.Address.Addr()) || scopeOf(m.Address.Addr()).private()
+	})
+	if len(list) > 0 {
+		t.reserved, t.reserveUntil = list[0].ID, now.Add(reserveFor)
+	}
+}
+
+func (t *Traversal) privateOnly() bool {
+	return len(t.options.Own) > 0 && !slices.ContainsFunc(t.options.Own, func(c state.Candidate) bool {
+		return !scopeOf(c.Address.Addr()).private()
+	})
+}
+
+// keepsApart reports whether a member is reserved at present.
+func (t *Traversal) keepsApart(now clock.Instant, id wire.CellID) bool {
+	if t.reserved != id || id == 0 {
+		return false
+	}
+	v := &t.views[t.scope()]
+	if t.reserveUntil.Reached(now) || v.confirmed && v.answered >= dialsProve || v.refuted >= dialsProve {
+		t.reserved = 0
+		return false
+	}
+	return true
+}
