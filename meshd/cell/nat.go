@@ -220,6 +220,9 @@ const (
 // tickNetwork runs the part that deals with routers and publishes what became different.
 func (c *Cell) tickNetwork() {
 	c.nat.Tick(c.now)
+	if peer := c.nat.Recovered(); peer != 0 && c.phase != Booting {
+		c.wantSession(peer)
+	}
 	if c.nat.Changed() && c.contactDue == 0 {
 		c.contactDue = c.now.Add(contactDelay)
 		if c.contactSaid != 0 {

@@ -269,16 +269,21 @@ func (c *Cell) viewMember(view *cellView) {
 			c.guests.remove(view.id)
 		}
 	}
+	withdrawn := listed(member.Candidates, member.Address) && !listed(view.contact.Candidates, member.Address)
 	member.Flags, member.Candidates = view.contact.Flags, view.contact.Candidates
 	member.Reach, member.Homes = view.contact.Reach, view.contact.Homes
 	member.Life = state.Alive
 	if view.hasStatus {
 		member.Life, member.StatusIncarnation = view.status.Life, view.status.Incarnation
 	}
-	c.chooseAddress(member, view, fresh)
+	c.chooseAddress(member, view, fresh, withdrawn)
 	if fresh && view.hasStatus {
 		c.detector.StatusChanged(c.now, view.id, view.status) // it came before the contact
 	}
+}
+
+func listed(candidates []state.Candidate, address netip.AddrPort) bool {
+	return slices.ContainsFunc(candidates, func(o state.Candidate) bool { return o.Address == address })
 }
 
 // addressProven is how long an answer from an address keeps candidates of the contact from replacing it.
@@ -286,7 +291,7 @@ const addressProven = time.Minute
 
 // chooseAddress takes the candidate of the contact that suits this cell best (F33), unless an address that
 // works is known already.
-func (c *Cell) chooseAddress(member *member, view *cellView, fresh bool) {
+func (c *Cell) chooseAddress(member *member, view *cellView, fresh, withdrawn bool) {
 	best := nat.Choose(c.nat.Candidates(c.candidates[:0]), view.contact.Candidates, c.admissible)
 	switch {
 	case !best.IsValid() || best == member.Address:
@@ -296,13 +301,12 @@ func (c *Cell) chooseAddress(member *member, view *cellView, fresh bool) {
 		if member.NeedsHelp() && (member.HasHome(c.config.Self) || c.nat.Direct(c.now, member)) {
 			return // it told where it is; no contact knows better
 		}
+	case withdrawn && !member.NeedsHelp(): // it says itself that it is elsewhere now
 	case !fresh && member.Validated != 0 && c.now.Sub(member.Validated) < addressProven:
 		return
 	case c.guard.Validated(c.now, member.Address) && (member.NeedsHelp() || fresh):
 		return
-	case !fresh && member.InService() && !slices.ContainsFunc(view.contact.Candidates, func(o state.Candidate) bool {
-		return o.Address == member.Address
-	}):
+	case !fresh && member.InService() && !listed(view.contact.Candidates, member.Address):
 		return // an operator named it, or it came from there
 	}
 	member.Address = best

@@ -45,6 +45,34 @@ type view struct {
 	missed    int // or did not
 	refuted   int // of those from an address that this cell never sent to
 	confirmed bool
+
+	reports    [reportsMax]report // the last one of each observer
+	reportNext int
+}
+
+// reportsMax bounds the observers remembered in a scope; the oldest gives way.
+const reportsMax = 16
+
+type report struct {
+	observer netip.AddrPort
+	observed netip.AddrPort
+	at       clock.Instant
+}
+
+// moved notes a report and tells whether the same observer saw this cell elsewhere before: then the router
+// has given it another place.
+func (v *view) moved(now clock.Instant, observer, observed netip.AddrPort) bool {
+	for i := range v.reports {
+		r := &v.reports[i]
+		if r.observer == observer {
+			moved := r.observed != observed && now.Sub(r.at) < contactedFor
+			r.observed, r.at = observed, now
+			return moved
+		}
+	}
+	v.reports[v.reportNext] = report{observer, observed, now}
+	v.reportNext = (v.reportNext + 1) % reportsMax
+	return false
 }
 
 // observe takes one report (F32). Only reports of observers at different addresses tell anything about the
@@ -115,7 +143,47 @@ func (t *Traversal) Observed(now clock.Instant, by *overlay.Member, observed net
 		v.at = 0
 	}
 	v.observe(now, by.Address.Addr(), observed)
+	if v.moved(now, by.Address, observed) {
+		if t.class[s] == wire.ReachPublic {
+			t.dial.next = now // the address by which it was called may be another machine's now
+			v.answered = 0
+		}
+		t.announce(now)
+		t.recover(by.ID)
+	}
 	t.judge(now)
+}
+
+// Announcements after a move go to as many members, at most so often.
+const (
+	announceMax   = 64
+	announcePause = 5 * time.Second
+)
+
+// announce lets members whom this cell reaches straight know where it is now, by a PING: its source address
+// is checked by them as always.
+func (t *Traversal) announce(now clock.Instant) {
+	if t.announced != 0 && now.Sub(t.announced) < announcePause {
+		return
+	}
+	t.announced = now
+	var found [announceMax]*overlay.Member
+	for _, m := range t.options.Members.Random(t.options.Random, announceMax, found[:0], func(m *overlay.Member) bool {
+		return !m.InService() || !m.Address.IsValid() || m.Heard == 0 || m.NeedsHelp() && t.paths[m.ID] == nil
+	}) {
+		t.options.SendTo(m.Address, wire.TypePing, t.options.Nonce(), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+	}
+}
+
+// recover notes that this cell may have missed what was sent to it lately, and who can tell.
+func (t *Traversal) recover(peer wire.CellID) { t.recovered = peer }
+
+// Recovered returns, once, a cell that can tell what this one may have missed while nothing reached it; 0
+// for no need.
+func (t *Traversal) Recovered() wire.CellID {
+	peer := t.recovered
+	t.recovered = 0
+	return peer
 }
 
 // translated reports whether observers see another address than this cell has.

@@ -228,6 +228,9 @@ func (t *Traversal) Heard(now clock.Instant, m *overlay.Member) {
 	if !p.open(now) {
 		p.since = now
 	}
+	if p.proven != 0 && now.Sub(p.proven) >= homeSilence+homeRepeat && t.isHome(m.ID) {
+		t.recover(m.ID)
+	}
 	p.proven, p.asked, p.blocked = now, 0, 0
 }
 

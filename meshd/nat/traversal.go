@@ -52,6 +52,8 @@ type Traversal struct {
 	mapped        []netip.AddrPort // by a router on request, see SetMapped
 	wasRestricted bool
 	changed       bool
+	announced     clock.Instant
+	recovered     wire.CellID
 
 	paths    map[wire.CellID]*Path
 	active   []*Path // all of them, in order of their making; maps have none

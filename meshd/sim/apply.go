@@ -55,6 +55,11 @@ func (w *World) Apply(f Fault) {
 		w.applyDown(f, n, other)
 	case Write, Delete, Resolve, Forget, Leave, Join:
 		w.applyOperator(f, n, other)
+	case Rebind:
+		w.disturb(n)
+		n.Rebind()
+	case Reboot:
+		w.reboot(n, f.For)
 	case Backup:
 		n.backup = n.disk.image.clone()
 		n.backupAt = w.now
@@ -71,6 +76,23 @@ func (w *World) Apply(f Fault) {
 	case Spoof:
 		w.spoof(n, f.For)
 	}
+}
+
+// reboot switches the routers of a machine off for a while; every machine behind them notices.
+func (w *World) reboot(n *Node, d time.Duration) {
+	if n.router == nil {
+		return
+	}
+	set := func(down bool) {
+		n.setRouters(down)
+		for _, other := range w.nodes {
+			if other.router == n.router {
+				w.disturb(other)
+			}
+		}
+	}
+	set(true)
+	w.After(d, func() { set(false) })
 }
 
 func (w *World) applyNetwork(f Fault, n, other *Node) {
@@ -232,7 +254,7 @@ func (w *World) rejoin(n *Node) {
 	}
 	var seeds []*Node
 	for _, m := range w.nodes {
-		if m != n && m.cell != nil && !m.paused && m.cell.Phase() == cell.Active && m.cell.ClusterID() == w.cluster {
+		if m != n && m.router == nil && m.cell != nil && !m.paused && m.cell.Phase() == cell.Active && m.cell.ClusterID() == w.cluster {
 			seeds = append(seeds, m)
 		}
 	}

@@ -134,6 +134,9 @@ func (n *Node) QuietFor() time.Duration {
 		return 0
 	}
 	quiet := n.world.now - n.disturbed
+	if n.router != nil && n.router.off() {
+		return 0
+	}
 	if n.router != nil { // others reach it through machines without a router, so it depends on them
 		for _, other := range n.world.nodes {
 			if other.router == nil && other != n {

@@ -134,6 +134,16 @@ func (n *Node) setRouters(down bool) {
 	}
 }
 
+// off reports whether this router or one further out is switched off.
+func (r *router) off() bool {
+	for ; r != nil; r = r.outer {
+		if r.down {
+			return true
+		}
+	}
+	return false
+}
+
 // out translates the source of a datagram that leaves.
 func (r *router) out(source, to netip.AddrPort) (netip.AddrPort, bool) {
 	w := r.world

@@ -132,3 +132,110 @@ func TestF36_IdleRelayedCellStaysAMember(t *testing.T) {
 		until(t, w, 2*time.Second, key+" everywhere", func() bool { return heldBy(w, key) == len(kinds) })
 	}
 }
+
+// A router that forgets its mappings, or is switched off for some seconds, costs its cell at most 10 s, and
+// nobody is declared dead because of a mapping (F36).
+func TestF36_RebindingAndRebootRecover(t *testing.T) {
+	slowest := time.Duration(0)
+	defer func() { t.Logf("slowest write behind a router that forgot or came back: %v", slowest) }()
+	for _, kind := range []NATKind{FullCone, PortRestricted, Symmetric, DoubleNAT} {
+		for _, seed := range seeds(3) {
+			w := formBehind(t, seed, []NATKind{Public, Public, Public, kind, PortRestricted, Symmetric}, NetworkOptions{})
+			deaths := countDeaths(w)
+			run(t, w, 45*time.Second)
+			n := w.Node(3)
+			for round := range 6 {
+				if round%2 == 0 {
+					n.Rebind()
+				} else {
+					n.setRouters(true)
+					run(t, w, 2*time.Second)
+					n.setRouters(false)
+				}
+				key := fmt.Sprintf("spread.k%d", round)
+				w.Node(round%3).Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+				took := until(t, w, 10*time.Second, key+" behind the router", func() bool {
+					entries, _ := value(n, key)
+					return entries > 0
+				})
+				slowest = max(slowest, took)
+				key = fmt.Sprintf("spread.r%d", round)
+				n.Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+				until(t, w, 10*time.Second, key+" everywhere", func() bool { return heldBy(w, key) == 6 })
+				run(t, w, 40*time.Second)
+			}
+			// A full cone is reached by anybody, so anybody accuses it: two seconds without router and five
+			// accusers are a death like any other.
+			if len(*deaths) != 0 && kind != FullCone {
+				t.Errorf("%v, seed %d: declared dead: %v", kind, seed, *deaths)
+			}
+		}
+	}
+}
+
+// A home dies: its clients go on through the other one, find a new one, and nobody takes them for dead.
+// Without any public cell left but one, everybody is still reached through it (AVAIL-5).
+func TestAVAIL5_F36_OnePublicCellIsEnough(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := formBehind(t, seed, []NATKind{Public, Public, Public, Symmetric, PortRestricted, Symmetric}, NetworkOptions{})
+		run(t, w, 45*time.Second)
+		var wrong []string
+		w.AddChecker(&Checker{Name: "dead", Write: func(w *World, n *Node, record *wire.Record) error {
+			id, field, ok := state.HealthKey(string(record.Name))
+			_, raw, _, _ := wire.NextEntry(record.Entries)
+			status, err := state.ParseCellStatus(raw)
+			if ok && field == "status" && err == nil && status.Life == state.Dead {
+				for _, target := range w.Nodes() {
+					if target.ID() == id && target.Up() {
+						wrong = append(wrong, fmt.Sprintf("n%d by n%d at %v", target.Index, n.Index, w.Now()))
+					}
+				}
+			}
+			return nil
+		}})
+		for i := range 2 {
+			w.Node(i).PowerOff()
+			run(t, w, 90*time.Second)
+			key := fmt.Sprintf("spread.k%d", i)
+			w.Node(3).Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+			until(t, w, 3*time.Second, key+" on the living", func() bool { return heldBy(w, key) == 5-i })
+		}
+		if len(wrong) != 0 {
+			t.Errorf("seed %d: declared dead while up: %v", seed, wrong)
+		}
+		for _, n := range w.Nodes()[3:] {
+			for _, other := range w.Nodes()[2:] {
+				if report, known := n.cell.PathTo(other.ID()); other != n && (!known || report.Kind == nat.KindNone) {
+					t.Errorf("seed %d: %v has no way to %v", seed, n.NAT, other.NAT)
+				}
+			}
+		}
+	}
+}
+
+// A crash of a relayed cell is found through its homes, by nobody else (F36).
+func TestF36_OnlyHomesAccuseARelayedCell(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := formBehind(t, seed, []NATKind{Public, Public, Public, Public, Symmetric, Symmetric, PortRestricted}, NetworkOptions{})
+		run(t, w, 45*time.Second)
+		victim := w.Node(4)
+		homes := victim.cell.Homes()
+		w.AddChecker(&Checker{Name: "accuse", Write: func(_ *World, n *Node, record *wire.Record) error {
+			id, field, ok := state.HealthKey(string(record.Name))
+			if ok && field == "status" && id == victim.ID() && n != victim && n.ID() != homes[0] && n.ID() != homes[1] {
+				return fmt.Errorf("n%d accuses a relayed cell whose homes are %v", n.Index, homes)
+			}
+			return nil
+		}})
+		victim.PowerOff()
+		took := until(t, w, 15*time.Second, "dead everywhere", func() bool {
+			for _, n := range w.Nodes() {
+				if n.Up() && !believesDead(n, victim) {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("seed %d: known everywhere after %v", seed, took)
+	}
+}

@@ -188,8 +188,13 @@ func (d *Detector) roundFailed(now clock.Instant, p *peer, m *overlay.Member) {
 	if p.failed == 1 && p.asked > 0 && d.health.lastAnswer < p.first {
 		d.health.worsen() // not even the helpers were heard: the fault may be here
 	}
-	if p.failed >= accusationRounds && d.options.MayAccuse != nil && !d.options.MayAccuse(now, m) {
-		d.clear(p) // that it is out of reach from here says nothing about it
+	if d.options.MayAccuse != nil && !d.options.MayAccuse(now, m) {
+		// That it is out of reach from here says nothing about it.
+		if p.failed >= accusationRounds {
+			d.clear(p)
+		} else {
+			d.round(now, p, m)
+		}
 		return
 	}
 	hearing := d.hearing(now, p)
