@@ -91,8 +91,8 @@ func (t *Traversal) tryHome(now clock.Instant, silent int) {
 	if p == nil {
 		return
 	}
-	if len(t.homes) == 0 && best.Heard != 0 && now.Sub(best.Heard) < 2*homeSilence && p.proven == 0 {
-		p.proven, p.since = now, now // it was heard just now, and the first home cannot come too soon
+	if len(t.homes) == 0 && best.Validated != 0 && now.Sub(best.Validated) < 2*homeSilence && p.proven == 0 {
+		p.proven, p.since = now, now // it answered just now, and the first home cannot come too soon
 		t.adopt(now, best)
 		return
 	}

@@ -239,3 +239,33 @@ func TestF36_OnlyHomesAccuseARelayedCell(t *testing.T) {
 		t.Logf("seed %d: known everywhere after %v", seed, took)
 	}
 }
+
+// A home that a cell does not reach any more is replaced by one that answers, and nothing is published while
+// nobody does (F36).
+func TestF36_LostHomeIsReplaced(t *testing.T) {
+	for _, kind := range []NATKind{Symmetric, PortRestricted} {
+		w := formBehind(t, 3, []NATKind{Public, Public, Public, Public, kind, Symmetric}, NetworkOptions{})
+		run(t, w, 45*time.Second)
+		n := w.Node(4)
+		lost := n.cell.Homes()[0]
+		for _, other := range w.Nodes() {
+			if other.ID() == lost {
+				w.Cut(n, other)
+				w.Cut(other, n)
+			}
+		}
+		took := until(t, w, 15*time.Second, "two other homes", func() bool {
+			homes := n.cell.Homes()
+			return len(homes) == 2 && homes[0] != lost && homes[1] != lost
+		})
+		t.Logf("%v: replaced after %v", kind, took)
+		before := n.cell.Homes()
+		n.setRouters(true)
+		run(t, w, time.Minute)
+		n.setRouters(false)
+		run(t, w, 10*time.Second)
+		if after := n.cell.Homes(); len(after) != 2 || after[0] != before[0] || after[1] != before[1] {
+			t.Errorf("%v: a minute without network changed the homes from %v to %v", kind, before, after)
+		}
+	}
+}
