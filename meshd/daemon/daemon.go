@@ -219,7 +219,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Directory: d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
-		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
+		Network: network{d.reactor}, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
 		Observe: d.options.Observe,
 	}, nil
 }

@@ -78,7 +78,8 @@ func (w *World) Apply(f Fault) {
 	}
 }
 
-// reboot switches the routers of a machine off for a while; every machine behind them notices.
+// reboot switches the routers of a machine off for a while. Machines behind one router may see each other
+// and nobody else meanwhile, so it counts as a partition.
 func (w *World) reboot(n *Node, d time.Duration) {
 	if n.router == nil {
 		return
@@ -86,9 +87,7 @@ func (w *World) reboot(n *Node, d time.Duration) {
 	set := func(down bool) {
 		n.setRouters(down)
 		for _, other := range w.nodes {
-			if other.router == n.router {
-				w.disturb(other)
-			}
+			w.disturb(other)
 		}
 	}
 	set(true)
