@@ -245,6 +245,7 @@ func (c *Cell) restate() {
 }
 
 func (c *Cell) ownContact() state.CellContact {
+	c.nat.Settle(c.now)
 	arch := c.config.Arch
 	if arch == "" {
 		arch = runtime.GOARCH

@@ -269,6 +269,9 @@ func (c *Cell) viewMember(view *cellView) {
 			c.guests.remove(view.id)
 		}
 	}
+	if member.ID == c.successor && len(member.Homes) == 0 && len(view.contact.Homes) > 0 {
+		c.edgeDue = c.now.Add(edgeDelay) // what was sent to it before had no way to arrive
+	}
 	withdrawn := listed(member.Candidates, member.Address) && !listed(view.contact.Candidates, member.Address)
 	member.Flags, member.Candidates = view.contact.Flags, view.contact.Candidates
 	member.Reach, member.Homes = view.contact.Reach, view.contact.Homes

@@ -213,7 +213,25 @@ func (t *Traversal) Class() wire.Reach { return t.class[t.scope()] }
 func (t *Traversal) Restricted() bool {
 	class := t.Class()
 	return class >= wire.ReachPunched || class == wire.ReachUnknown &&
-		(t.translated() || t.views[t.scope()].missed >= dialsRefute)
+		(t.translated() || t.views[t.scope()].missed >= dialsRefute || t.guessed())
+}
+
+// guessed reports whether this cell must be behind a router although nobody has told it yet: it has private
+// addresses only and hears a cell with a global one. It matters in the first second, when the others learn
+// of it and want to know how to reach it.
+func (t *Traversal) guessed() bool {
+	m := t.options.Members.Get(t.nearby)
+	return t.views[t.scope()].at == 0 && m != nil && !scopeOf(m.Address.Addr()).private() && t.privateOnly()
+}
+
+// Settle finds a first home at once if one is needed. It is for the moment at which the cell introduces
+// itself.
+func (t *Traversal) Settle(now clock.Instant) {
+	t.reserve(now)
+	if t.Restricted() && len(t.homes) == 0 {
+		t.wasRestricted = true
+		t.tryHome(now, 0)
+	}
 }
 
 // Finding is what is known of this cell's own router, for people.

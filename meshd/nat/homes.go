@@ -84,16 +84,19 @@ func (t *Traversal) tryHome(now clock.Instant, silent int) {
 		return
 	}
 	best := t.bestHome(now)
+	if m := t.options.Members.Get(t.nearby); len(t.homes) == 0 && m != nil && m.InService() && !m.NeedsHelp() &&
+		m.Reach == wire.ReachPublic && now.Sub(t.nearbyAt) < homeSilence && !t.keepsApart(now, m.ID) {
+		if p := t.path(m.ID); p != nil { // it was heard just now, and the first home cannot come too soon
+			p.proven, p.since = now, now
+			t.adopt(now, m)
+			return
+		}
+	}
 	if best == nil {
 		return
 	}
 	p := t.path(best.ID)
 	if p == nil {
-		return
-	}
-	if len(t.homes) == 0 && best.Validated != 0 && now.Sub(best.Validated) < 2*homeSilence && p.proven == 0 {
-		p.proven, p.since = now, now // it answered just now, and the first home cannot come too soon
-		t.adopt(now, best)
 		return
 	}
 	t.trial = best.ID

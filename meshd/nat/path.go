@@ -216,6 +216,9 @@ func (t *Traversal) Sent(now clock.Instant, id wire.CellID, route Route, questio
 
 // Heard notes a verified datagram that came straight from a member's address.
 func (t *Traversal) Heard(now clock.Instant, m *overlay.Member) {
+	if m.Reach == wire.ReachPublic {
+		t.nearby, t.nearbyAt = m.ID, now
+	}
 	p := t.paths[m.ID]
 	if p == nil {
 		if !m.NeedsHelp() {

@@ -246,7 +246,7 @@ func (t *Traversal) call(_ clock.Instant, to netip.AddrPort, rendezvous uint64) 
 // punch begins to send PUNCH_SYN: a coordinator says where the other cell is.
 func (t *Traversal) punch(now clock.Instant, request wire.PunchReq) {
 	m := t.options.Members.Get(request.Target.ID)
-	if m == nil || !m.InService() || !m.NeedsHelp() && !t.Restricted() {
+	if m == nil || !m.InService() || !m.NeedsHelp() && !t.Restricted() || t.keepsApart(now, m.ID) {
 		return
 	}
 	p := t.path(m.ID) // it may be open on this side and lost on the other, whose router has a new port

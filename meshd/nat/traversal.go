@@ -60,6 +60,8 @@ type Traversal struct {
 	attempts int     // under way
 	homes    []wire.CellID
 	homesDue clock.Instant
+	nearby   wire.CellID // a PUBLIC cell that was heard straight, lately
+	nearbyAt clock.Instant
 	trial    wire.CellID // a cell that may become a home once it answers
 	spares   map[wire.CellID]clock.Instant
 
