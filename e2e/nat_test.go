@@ -101,11 +101,13 @@ func (f *fixture) matrix(ctx context.Context) (table string, problem error) {
 	return text.String(), problem
 }
 
+// natRouters are two cells of each kind. The restricted ones come late: only a cell that finds somebody whom
+// its router has never seen it talk to can tell that it is not public.
 var natRouters = []cluster.Router{cluster.NoRouter, cluster.NoRouter,
-	cluster.FullCone, cluster.FullCone, cluster.RestrictedCone, cluster.RestrictedCone,
-	cluster.PortRestricted, cluster.PortRestricted, cluster.Symmetric, cluster.Symmetric,
-	cluster.OneToOne, cluster.OneToOne, cluster.DoubleNAT, cluster.DoubleNAT,
-	cluster.NoHairpin, cluster.NoHairpin, cluster.Blocked, cluster.Blocked}
+	cluster.FullCone, cluster.FullCone, cluster.PortRestricted, cluster.PortRestricted,
+	cluster.Symmetric, cluster.Symmetric, cluster.OneToOne, cluster.OneToOne,
+	cluster.DoubleNAT, cluster.DoubleNAT, cluster.NoHairpin, cluster.NoHairpin,
+	cluster.RestrictedCone, cluster.RestrictedCone, cluster.Blocked, cluster.Blocked}
 
 // Every pair of routers in real namespaces: whoever can be reached directly is, at the first attempt; everybody
 // else through a relay. Then routers forget and fail, and the cells behind them come back (F31 to F36).

@@ -32,6 +32,7 @@ type runFlags struct {
 	user       string
 	policy     string
 	driver     string
+	mapping    string
 }
 
 func (f *runFlags) register(flags *pflag.FlagSet) {
@@ -43,7 +44,8 @@ func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.user, "user", "", "who meshd runs as when root starts it (default colloid, else a spare user id)")
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
 	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
-	for _, rare := range []string{"driver", "advertise", "label", "user", "policy"} {
+	flags.StringVar(&f.mapping, "port-mapping", "", "off: do not ask the router of a private network for an open port")
+	for _, rare := range []string{"driver", "port-mapping", "advertise", "label", "user", "policy"} {
 		_ = flags.MarkHidden(rare)
 	}
 }
@@ -140,6 +142,13 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 		p.Arguments = append(p.Arguments, "--driver", a.run.driver)
 	default:
 		return p, fail(ExitUsage, "--driver %s: there are auto, io_uring and epoll", a.run.driver)
+	}
+	switch a.run.mapping {
+	case "":
+	case "on", "off":
+		p.Arguments = append(p.Arguments, "--port-mapping", a.run.mapping)
+	default:
+		return p, fail(ExitUsage, "--port-mapping %s: there are on and off", a.run.mapping)
 	}
 	return p, a.addJoins(&p)
 }

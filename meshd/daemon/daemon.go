@@ -40,11 +40,13 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	Join      []control.Target                // seeds to join while the cell is in no cluster but its own
-	SupplyFD  int                             // -1: not started by the launcher
-	Quiet     bool                            // log nothing (benchmarks)
-	Observe   func(c *cell.Cell, name []byte) // see cell.Config
-	Reactor   reactor.Options                 // sizes; Bind and Driver are set from the fields above
+	Join      []control.Target // seeds to join while the cell is in no cluster but its own
+	SupplyFD  int              // -1: not started by the launcher
+	// PortMapping lets the daemon ask the host's router for an open port.
+	PortMapping bool
+	Quiet       bool                            // log nothing (benchmarks)
+	Observe     func(c *cell.Cell, name []byte) // see cell.Config
+	Reactor     reactor.Options                 // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -94,6 +96,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		go d.serveSupply()
 	}
 	go d.sampleLoad()
+	if d.options.PortMapping {
+		go d.mapPort(ctx)
+	}
 	if len(d.options.Join) > 0 {
 		go d.joinSeeds(ctx, d.options.Join)
 	}

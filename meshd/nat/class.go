@@ -466,8 +466,7 @@ func (t *Traversal) reserve(now clock.Instant) {
 	}
 	var found [1]*overlay.Member
 	list := t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {
-		return !m.InService() || !m.Address.IsValid() || m.NeedsHelp() || m.Reach != wire.ReachPublic ||
-			!t.strange(now, m.Address.Addr()) || scopeOf(m.Address.Addr()).private()
+		return !m.InService() || !m.Address.IsValid() || m.NeedsHelp() || !t.strange(now, m.Address.Addr()) || scopeOf(m.Address.Addr()).private()
 	})
 	if len(list) > 0 {
 		t.reserved, t.reserveUntil = list[0].ID, now.Add(reserveFor)

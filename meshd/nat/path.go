@@ -149,7 +149,8 @@ func (t *Traversal) Direct(now clock.Instant, m *overlay.Member) bool { return t
 func (t *Traversal) keeper(now clock.Instant, m *overlay.Member) wire.CellID {
 	var best *overlay.Member
 	t.options.Members.Each(func(other *overlay.Member) bool {
-		if other.ID != m.ID && t.relays(now, other) && other.Heard != 0 && (best == nil || other.Heard > best.Heard) {
+		if other.ID != m.ID && other.InService() && other.Address.IsValid() && !other.NeedsHelp() &&
+			t.direct(now, other) && !t.suspected(other.ID) && other.Heard != 0 && (best == nil || other.Heard > best.Heard) {
 			best = other
 		}
 		return true
