@@ -96,11 +96,14 @@ type Cell struct {
 	candidates  [state.CandidatesMax]state.Candidate
 	contactDue  clock.Instant // of publishing the own contact, 0 = it is as published
 	contactSaid clock.Instant
+	caughtUp    clock.Instant // next time, see catchUp
+	caughtUntil clock.Instant // 0 = not begun
 
 	// The sender of the datagram being handled: messages to it are answers and go where it came from. No
 	// address: it came through a relay.
 	replyTo      wire.CellID
 	replyAddress netip.AddrPort
+	replyVia     netip.AddrPort // the relay it came through, if the sender is no member
 
 	scratch  []byte // one outgoing datagram
 	payload  []byte // one outgoing payload

@@ -119,11 +119,35 @@ func (c *Cell) receiveRelayed(from netip.AddrPort, datagram []byte) {
 		if returned {
 			c.wantSession(m.ID)
 		}
+	} else if relay := c.memberAt(from); relay != nil {
+		c.replyVia = from // a stranger: only the relay knows the way back
+		if c.stranger.id == 0 {
+			c.stranger = stranger{header.Sender, c.now.Add(strangerDelay), relay.ID}
+		}
 	}
 	c.replyTo, c.replyAddress = header.Sender, netip.AddrPort{}
 	c.dispatch(netip.AddrPort{}, header, payload)
-	c.replyTo = 0
+	c.replyTo, c.replyVia = 0, netip.AddrPort{}
 	c.drain()
+}
+
+// memberAt returns the member that has an address, nil if none. Relays are few, so looking for them is rare
+// enough: a stranger is one for a second, a home is found first.
+func (c *Cell) memberAt(address netip.AddrPort) (found *member) {
+	c.members.Each(func(m *member) bool {
+		if m.Address == address {
+			found = m
+		}
+		return found == nil
+	})
+	return found
+}
+
+// sendBack sends an answer to a stranger through the relay that its question came through.
+func (c *Cell) sendBack(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
+	head := wire.AppendRelay(c.scratch[:0], wire.RelayFirst, to)
+	c.counters.relayed++
+	c.transmit(c.replyVia, c.seal(head, kind, nonce, payload))
 }
 
 // creditRelay notes that the home at this address is there.
@@ -223,6 +247,7 @@ func (c *Cell) tickNetwork() {
 	if peer := c.nat.Recovered(); peer != 0 && c.phase != Booting {
 		c.wantSession(peer)
 	}
+	c.catchUp()
 	if c.nat.Changed() && c.contactDue == 0 {
 		c.contactDue = c.now.Add(contactDelay)
 		if c.contactSaid != 0 {
@@ -235,6 +260,29 @@ func (c *Cell) tickNetwork() {
 	c.contactDue = 0
 	c.contactSaid = c.now
 	c.publish(state.ContactKey(c.config.Self), state.AppendCellContact(nil, c.ownContact()))
+}
+
+// A cell behind a router misses some of what is sent to it while the others do not know its homes yet. For
+// catchUpFor after it became active it asks one of them whether there is more, every catchUpPause.
+const (
+	catchUpFor   = 20 * time.Second
+	catchUpPause = 2500 * time.Millisecond
+)
+
+func (c *Cell) catchUp() {
+	if c.phase == Booting {
+		c.caughtUp, c.caughtUntil = 0, 0
+		return
+	}
+	if c.caughtUntil == 0 {
+		c.caughtUntil = c.now.Add(catchUpFor)
+	}
+	homes := c.nat.Homes()
+	if len(homes) == 0 || c.caughtUntil.Reached(c.now) || !c.caughtUp.Reached(c.now) {
+		return
+	}
+	c.caughtUp = c.now.Add(catchUpPause)
+	c.wantSession(homes[0])
 }
 
 func (c *Cell) networkDeadline() clock.Instant {

@@ -31,6 +31,10 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 		c.sendAddress(address, kind, nonce, payload)
 		return
 	}
+	if to == c.replyTo && c.replyVia.IsValid() {
+		c.sendBack(to, kind, nonce, payload)
+		return
+	}
 	address, named, ok := c.guests.address(to)
 	if !ok {
 		c.counters.unroutable++
@@ -214,13 +218,14 @@ const strangerDelay = 500 * time.Millisecond
 type stranger struct {
 	id  wire.CellID // 0 = none
 	due clock.Instant
+	via wire.CellID // who relays for it, and hence knows it; 0 = it speaks for itself
 }
 
 // noticeStranger notes a cell that owns the cluster's key and is unknown: our state may be older than its
 // membership, as when cells that met it last were killed before their snapshot was written.
 func (c *Cell) noticeStranger(sender wire.CellID, from netip.AddrPort) {
 	if c.stranger.id == 0 && !c.guests.greeted(sender, from) {
-		c.stranger = stranger{sender, c.now.Add(strangerDelay)}
+		c.stranger = stranger{id: sender, due: c.now.Add(strangerDelay)}
 	}
 }
 
@@ -230,7 +235,11 @@ func (c *Cell) tickStranger() {
 		return
 	}
 	if c.members.Get(c.stranger.id) == nil {
-		c.wantSession(c.stranger.id)
+		peer := c.stranger.id
+		if c.stranger.via != 0 {
+			peer = c.stranger.via
+		}
+		c.wantSession(peer)
 	}
 	c.stranger = stranger{}
 }

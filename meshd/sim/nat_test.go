@@ -269,3 +269,26 @@ func TestF36_LostHomeIsReplaced(t *testing.T) {
 		}
 	}
 }
+
+// What comes through a relay teaches nobody an address: nobody is ever looked for where its relay is (F155).
+func TestF155_RelayedDatagramsTeachNoAddress(t *testing.T) {
+	w := formBehind(t, 1, behindAll(1), NetworkOptions{})
+	places := make(map[wire.CellID]map[string]bool) // by cell: where it may be looked for
+	for _, n := range w.Nodes() {
+		host := n.Address.Addr().String()
+		places[n.ID()] = map[string]bool{host: true}
+		for r := n.router; r != nil; r = r.outer {
+			places[n.ID()][r.external.String()] = true
+		}
+	}
+	for range 60 {
+		run(t, w, time.Second)
+		for _, n := range w.Nodes() {
+			for _, other := range w.Nodes() {
+				if at := n.cell.AddressOf(other.ID()); at.IsValid() && !places[other.ID()][at.Addr().String()] {
+					t.Fatalf("n%d looks for n%d at %v", n.Index, other.Index, at)
+				}
+			}
+		}
+	}
+}
