@@ -9,7 +9,7 @@ DESTDIR  ?=
 T        ?= 60s
 PACKAGES ?= ./...
 LDFLAGS  := -s -w -X colloid.net/internal/version.Stamped=$(VERSION)
-PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd
+PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd ./cmd/runnerd-shim
 DEMO     := bin/demo -bin bin
 
 export CGO_ENABLED := 0
@@ -57,6 +57,11 @@ bench-cluster: build ## 128 cells beside memberlist, failover, idle cost; ARGS="
 e2e: build ## the end-to-end tests alone, the long parts too
 	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 30m ./e2e/...
 
+.PHONY: vm
+vm: ## the suites that need Linux 6.1 and control groups v2, in QEMU; says so where that cannot run
+	@$(GO) build -o bin/ ./e2e/vm
+	@bin/vm || { code=$$?; test $$code = 77; }
+
 .PHONY: demo-ten
 demo-ten: build ## the demo ten times in a row, as it is run by this user
 	@$(GO) build -o bin/ ./e2e/demo
@@ -88,6 +93,7 @@ install: build ## programs and shell completions below $(DESTDIR)$(PREFIX)
 	install -D -m 0755 bin/colloid $(DESTDIR)$(PREFIX)/bin/colloid
 	install -D -m 0755 bin/meshd $(DESTDIR)$(PREFIX)/lib/colloid/meshd
 	install -D -m 0755 bin/runnerd $(DESTDIR)$(PREFIX)/lib/colloid/runnerd
+	install -D -m 0755 bin/runnerd-shim $(DESTDIR)$(PREFIX)/lib/colloid/runnerd-shim
 	bin/colloid completion bash > bin/colloid.bash
 	bin/colloid completion zsh > bin/_colloid
 	bin/colloid completion fish > bin/colloid.fish

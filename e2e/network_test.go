@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"colloid.net/e2e/cluster"
+	"github.com/vishvananda/netlink"
 )
 
 // Cells that have nothing but IP version 6 form a cluster and run workloads (F34).
@@ -47,6 +49,54 @@ func TestF125_EpollEndToEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A link that carries 1100 bytes loses full datagrams. The cell behind it says so, and so does every other, whose
+// datagrams to it vanish without an error (F30).
+func TestF30_NarrowPathIsReported(t *testing.T) {
+	needRoot(t, "changes the MTU of a link")
+	f := start(t, 3)
+	narrow := f.Cells[2]
+	setMTU := func(mtu int) {
+		t.Helper()
+		if err := narrow.Do(func() error { return setOnlyMTU(mtu) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setMTU(1100)
+	for _, cell := range f.Cells {
+		f.wait(cell.Name+" says that the path is unusable", func(ctx context.Context) error {
+			result, err := cell.Run(ctx, "status")
+			if err != nil || result.Exit != 3 || !strings.Contains(result.Output, "unusable") {
+				return fmt.Errorf("exit %d, %v: %s", result.Exit, err, result.Output)
+			}
+			return nil
+		})
+	}
+	setMTU(1500)
+	for _, cell := range f.Cells {
+		f.wait(cell.Name+" says nothing of it any more", func(ctx context.Context) error {
+			result, err := cell.Run(ctx, "status")
+			if err != nil || result.Exit != 0 {
+				return fmt.Errorf("exit %d, %v: %s", result.Exit, err, result.Output)
+			}
+			return nil
+		})
+	}
+}
+
+// setOnlyMTU changes the link of the present namespace that is not the loopback one.
+func setOnlyMTU(mtu int) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		if link.Attrs().Flags&net.FlagLoopback == 0 && link.Type() == "veth" {
+			return netlink.LinkSetMTU(link, mtu)
+		}
+	}
+	return errors.New("no link")
 }
 
 // burst is what one anti-entropy session or a healing cluster of 200 cells may send at once.

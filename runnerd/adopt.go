@@ -77,7 +77,7 @@ func (s *Supervisor) adoptUnsettled(i *instance) {
 			return
 		}
 		code, reason := r.settle()
-		s.report(id, epoch, func(i *instance) { s.ended(i, code, reason, 0) })
+		s.report(id, epoch, func(i *instance) { s.ended(i, code, i.countKills(r.oomKills, reason), 0) })
 	}()
 }
 
@@ -85,7 +85,7 @@ func (s *Supervisor) adoptUnsettled(i *instance) {
 // In the latter case something may still run.
 func (s *Supervisor) discard(id InstanceID, directory string, i *instance) {
 	r := run{directory: directory, process: loadProcess(filepath.Join(directory, shim.FileRun)),
-		shim: loadProcess(filepath.Join(directory, shim.FileShim)), groups: s.options.Groups}
+		shim: loadProcess(filepath.Join(directory, shim.FileShim)), groups: s.options.Groups, release: s.release}
 	gone := &message.Instance{Id: id.message(), State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: shim.UnknownCode, Reason: "the host was restarted"}
 	if i != nil {
@@ -94,6 +94,8 @@ func (s *Supervisor) discard(id InstanceID, directory string, i *instance) {
 	if r.process.Alive() {
 		r.kill()
 		r.settle()
+	} else {
+		r.release(directory)
 	}
 	s.removeDirectory(directory)
 	s.announceGone(gone)

@@ -35,7 +35,7 @@ func openAudit(path string) (*audit, error) {
 }
 
 func (a *audit) open() error {
-	file, err := os.OpenFile(a.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o640)
+	file, err := os.OpenFile(a.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o640)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"colloid.net/ipc/message"
 	"colloid.net/runnerd/policy"
+	"colloid.net/runnerd/procfs"
 	"colloid.net/workload"
 )
 
@@ -55,7 +56,7 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 	s.checkPolicy()
 	if i := s.instances[id]; i != nil && i.phase != phaseDenied {
 		i.dirty = true // the answer to a repeated command is the state
-		return nil
+		return s.supplyAgain(from, i, m)
 	}
 	i := &instance{id: id, specBytes: m.Spec, cell: m.CellId}
 	permit, err := s.admit(i, m)
@@ -73,7 +74,7 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 	}
 	s.instances[id] = i
 	s.audit.write(from.peer, from.sequence, "start "+id.String()+" "+quoteKey(i.key),
-		fmt.Sprintf("allowed: %s as %s", permit.Process.Path, permit.User.Name))
+		"allowed: "+permit.String())
 	s.beginLaunch(i, "")
 	return nil
 }
@@ -110,7 +111,30 @@ func (s *Supervisor) admit(i *instance, m *message.Start) (policy.Permit, error)
 	if err != nil {
 		return policy.Permit{}, err
 	}
+	if err := i.supply(m, permit); err != nil {
+		return policy.Permit{}, err
+	}
 	return permit, s.room(spec)
+}
+
+// supplyAgain gives an instance the environment that a runnerd before this one knew, and starts it if it waited
+// for that.
+func (s *Supervisor) supplyAgain(from *session, i *instance, m *message.Start) error {
+	if !i.awaitsEnvironment() {
+		return nil
+	}
+	permit, err := s.policy.Check(i.spec)
+	if err == nil {
+		err = i.supply(m, permit)
+	}
+	if err != nil {
+		s.audit.write(from.peer, from.sequence, "start "+i.id.String()+" "+quoteKey(i.key), "environment refused: "+err.Error())
+		return nil
+	}
+	if i.phase == phaseWaiting && i.next <= procfs.BootTime() {
+		s.beginLaunch(i, i.reason)
+	}
+	return nil
 }
 
 // room checks the caps of the policy on what is here already.

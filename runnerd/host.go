@@ -85,7 +85,7 @@ func (s *Supervisor) checkPolicy() {
 		}
 	}
 	for _, i := range s.instances {
-		if _, err := s.policy.Check(i.spec); err != nil && i.phase != phaseStopping {
+		if _, err := s.check(i.spec); err != nil && i.phase != phaseStopping {
 			s.audit.write(peer{}, 0, "policy "+i.id.String()+" "+quoteKey(i.key), "denied: "+err.Error())
 			s.stop(i, graceOf(i), "", err.Error())
 		}
@@ -97,7 +97,7 @@ func (s *Supervisor) helloMessage() *message.Hello {
 	cpu, memory := s.offered.Capacity(uint32(runtime.NumCPU())*1000, procfs.MemoryMiB())
 	return &message.Hello{
 		Protocol: protocolVersion, Helper: "runnerd", Software: s.options.Software,
-		RunsProcess: len(s.offered.Processes) > 0, CpuMillicores: cpu, MemoryMib: memory,
+		RunsProcess: len(s.offered.Processes) > 0, RunsOci: s.containerImages() != nil && !s.offered.Containers.Denied, CpuMillicores: cpu, MemoryMib: memory,
 		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.offered.Instances),
 		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(),
 	}
@@ -106,7 +106,7 @@ func (s *Supervisor) helloMessage() *message.Hello {
 func (s *Supervisor) degradations() []string {
 	var list []string
 	if missing := s.options.Groups.Missing(); len(missing) > 0 {
-		list = append(list, fmt.Sprintf("cgroup v2 controllers %s are not available here: limits are not enforced",
+		list = append(list, fmt.Sprintf("control group controllers %s are not available here: those limits are not enforced",
 			strings.Join(missing, ", ")))
 	}
 	if s.policyError != "" {
@@ -115,7 +115,7 @@ func (s *Supervisor) degradations() []string {
 	if !canSwitchUser() {
 		list = append(list, fmt.Sprintf("runnerd runs without root: every process runs as uid %d", os.Geteuid()))
 	}
-	return list
+	return append(list, s.alarms...)
 }
 
 func diskMiB(directory string) uint32 {

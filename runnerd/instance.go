@@ -87,6 +87,10 @@ type instance struct {
 	restarts uint32
 	reason   string
 
+	ownAddress netip.Addr // in a network of its own; invalid = the cell's
+	oomKills   uint32     // of ended runs
+	oomNow     uint32     // of this run
+
 	delay time.Duration // last back-off, 0 = none
 	next  time.Duration // boot time of the next launch while waiting
 
@@ -96,6 +100,9 @@ type instance struct {
 	// launchOver is closed when the last launch that began is over, also one of an older epoch.
 	launchOver chan struct{}
 	denied     string // stopping because of the policy: becomes denied, not gone
+
+	supplied *workload.Environment // of the last Start command, nil = none yet
+	hung     string                // why its run is being ended although it should run
 
 	dirty bool // its state has not been sent to the present session
 }
@@ -122,6 +129,10 @@ func (i *instance) save() error {
 	r.SetInt("next", int64(i.next))
 	r.SetInt("ready", int64(i.ready))
 	r.Set("denied", i.denied)
+	if i.ownAddress.IsValid() {
+		r.Set("own_address", i.ownAddress.String())
+	}
+	r.SetUint("oom_kills", uint64(i.oomKills))
 	return record.Save(i.path(fileState), r)
 }
 
@@ -137,7 +148,9 @@ func loadInstance(directory string, id InstanceID) (i *instance, boot bool, err 
 		exitCode: int(r.Int("exit")), reason: r.Get("reason"), restarts: uint32(r.Uint("restarts")),
 		delay: time.Duration(r.Int("delay")), next: time.Duration(r.Int("next")),
 		ready: readiness(r.Int("ready")), denied: r.Get("denied"),
+		oomKills: uint32(r.Uint("oom_kills")),
 	}
+	i.ownAddress, _ = netip.ParseAddr(r.Get("own_address"))
 	i.address, _ = netip.ParseAddr(r.Get("address"))
 	i.spec, err = workload.Decode(i.specBytes)
 	if err == nil && i.spec.InstanceDigest() != id.Digest {
@@ -189,7 +202,7 @@ func (i *instance) state() message.InstanceState {
 func (i *instance) message() *message.Instance {
 	m := &message.Instance{
 		Id: i.id.message(), Key: i.key, State: i.state(), ExitCode: int32(i.exitCode),
-		Restarts: i.restarts, Reason: shorten(i.reason), Spec: i.specBytes,
+		Restarts: i.restarts, Reason: shorten(i.reason), Spec: i.specBytes, NeedsEnvironment: i.awaitsEnvironment(),
 	}
 	if i.phase == phaseRunning || i.phase == phaseStopping {
 		m.Pid, m.StartTicks = uint32(i.process.PID), i.process.StartTicks

@@ -3,11 +3,10 @@ package runnerd
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,10 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/shim"
-	"colloid.net/runnerd/trust"
+	"colloid.net/workload"
 )
 
 // denial is an error that starting again cannot mend.
@@ -42,9 +42,13 @@ func (s *Supervisor) beginLaunch(i *instance, reason string) {
 }
 
 func (s *Supervisor) launchNow(i *instance) {
-	permit, err := s.policy.Check(i.spec)
+	permit, err := s.check(i.spec)
 	if err != nil {
 		s.stop(i, 0, "", err.Error())
+		return
+	}
+	if i.awaitsEnvironment() {
+		s.enter(i, phaseWaiting, "waits for its secrets and files") // supplyAgain goes on
 		return
 	}
 	groups := s.options.Groups
@@ -54,15 +58,13 @@ func (s *Supervisor) launchNow(i *instance) {
 			s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
 		}
 	}
-	job := launchJob{
-		owners: s.options.Owners, permit: permit, wanted: i.spec.ImageDigest,
-		groups: groups, group: i.group,
-		limits: cgroup.Limits{CPUMillicores: i.spec.CPUMillicores, MemoryMiB: i.spec.MemoryMiB, PIDs: i.spec.PidsMax},
-		config: shim.Config{
-			Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i),
-			Arguments: append([]string{permit.Process.Path}, i.spec.Arguments...),
-			Identity:  canSwitchUser(), UID: permit.User.UID, GID: permit.User.GID,
-		},
+	job, err := s.newJob(i, permit)
+	if err != nil {
+		s.stop(i, 0, "", err.Error())
+		return
+	}
+	job.limits = cgroup.Limits{
+		CPUMillicores: i.spec.CPUMillicores, MemoryMiB: i.spec.MemoryMiB, PIDs: i.spec.PidsMax,
 	}
 	id, epoch := i.id, i.epoch
 	ctx, cancel := context.WithCancel(context.Background())
@@ -71,6 +73,15 @@ func (s *Supervisor) launchNow(i *instance) {
 	i.launchOver = over
 	go func() {
 		defer close(over)
+		if f, slow := job.backend.(fetcher); slow {
+			err := f.fetch(ctx, job, func(text string) {
+				s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
+			})
+			if err != nil {
+				s.report(id, epoch, func(i *instance) { s.launched(i, job, shim.Started{}, err) })
+				return
+			}
+		}
 		select {
 		case s.launch <- struct{}{}:
 		case <-ctx.Done():
@@ -80,8 +91,8 @@ func (s *Supervisor) launchNow(i *instance) {
 		if ctx.Err() != nil {
 			return
 		}
-		started, err := job.run()
-		s.report(id, epoch, func(i *instance) { s.launched(i, started, err) })
+		started, err := job.run(ctx)
+		s.report(id, epoch, func(i *instance) { s.launched(i, job, started, err) })
 	}()
 }
 
@@ -107,28 +118,60 @@ func environment(i *instance) []string {
 		}
 		list = append(list, "PORT_"+strconv.Itoa(n)+"="+value)
 	}
-	return append(list, i.spec.Environment...)
+	if i.supplied != nil && len(i.supplied.Files) > 0 && i.spec.Runtime == workload.RuntimeProcess {
+		list = append(list, variableFiles+"="+filepath.Join(i.directory, dirFiles))
+	}
+	return append(append(list, i.spec.Environment...), secretsOf(i.supplied)...)
 }
 
-// launchJob is one launch, on a goroutine of its own.
+// launchJob is one launch, or one further process in a running instance, on a goroutine of its own. It
+// holds copies: nothing in it is shared with the supervisor's goroutine but what never changes.
 type launchJob struct {
-	owners trust.Users
-	permit policy.Permit
-	wanted [32]byte
-	groups *cgroup.Manager
-	group  string
-	limits cgroup.Limits
-	config shim.Config
+	backend backend
+	release func(directory string)
+	id      InstanceID
+	key     string
+	spec    *workload.Spec
+	permit  policy.Permit
+	groups  *cgroup.Manager
+	group   string
+	limits  cgroup.Limits
+	files   []workload.File // of its environment
+	secrets []string        // its variables, which no file may hold
+	image   image.Config    // of a container, after fetch
+	address netip.Addr      // of its own, after prepare; invalid = the cell's
+	config  shim.Config     // completed by the backend
 }
 
-func (j *launchJob) run() (shim.Started, error) {
-	binary, err := openBinary(j.owners, j.permit.Process, j.wanted)
+// newJob makes the job of an instance with all that the runtimes have in common.
+func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, error) {
+	chosen := s.backends[i.spec.Runtime]
+	if chosen == nil {
+		return nil, fmt.Errorf("this runnerd cannot run the runtime class of %s", i.key)
+	}
+	var files []workload.File
+	if i.supplied != nil {
+		files = i.supplied.Files
+	}
+	return &launchJob{
+		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
+		groups: s.options.Groups, group: i.group,
+		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
+	}, nil
+}
+
+func (j *launchJob) run(ctx context.Context) (shim.Started, error) {
+	binary, err := j.backend.prepare(ctx, j)
 	if err != nil {
+		j.release(j.config.Directory)
 		return shim.Started{}, err
 	}
-	defer binary.Close()
+	if binary != nil {
+		defer binary.Close()
+	}
 	if j.groups != nil {
 		if j.config.Cgroup, err = j.groups.Create(j.group, j.limits); err != nil {
+			j.release(j.config.Directory)
 			return shim.Started{}, err
 		}
 	}
@@ -144,55 +187,15 @@ func (j *launchJob) abandon(launched procfs.Process) {
 	_ = launched.Signal(unix.SIGKILL)
 	launched.Wait(time.Second, nil)
 	r := run{
-		directory: j.config.Directory, shim: launched, groups: j.groups, group: j.group,
+		directory: j.config.Directory, shim: launched, groups: j.groups, group: j.group, release: j.release,
 		process: loadProcess(filepath.Join(j.config.Directory, shim.FileRun)),
 	}
 	reapShim(launched)
 	r.clean()
 }
 
-// openBinary opens a listed binary and checks what it opened: the file that is executed is the very
-// one whose digest was taken, through its descriptor (F145).
-func openBinary(owners trust.Users, process *policy.Process, wanted [32]byte) (*os.File, error) {
-	file, path, err := owners.OpenFile(process.Path)
-	if err != nil {
-		return nil, denial{fmt.Errorf("%s may not run: %w", process.Path, err)}
-	}
-	if err := checkBinary(file, path, process, wanted); err != nil {
-		file.Close()
-		return nil, denial{err}
-	}
-	return file, nil
-}
-
-func checkBinary(file *os.File, path string, process *policy.Process, wanted [32]byte) error {
-	var magic [4]byte
-	if _, err := file.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "\x7fELF" {
-		return fmt.Errorf("%s is no binary: to run a script, list its interpreter and pass the script as an argument",
-			path)
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
-		return fmt.Errorf("%s is set-user-id or set-group-id and is never run", path)
-	}
-	if process.AnyDigest && wanted == ([32]byte{}) {
-		return nil
-	}
-	if info.Size() > binarySizeMax {
-		return fmt.Errorf("%s has %d bytes, expected at most %d", path, info.Size(), binarySizeMax)
-	}
-	hash := sha256.New()
-	if _, err := io.Copy(hash, io.NewSectionReader(file, 0, binarySizeMax)); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	return process.Accepts([32]byte(hash.Sum(nil)), wanted)
-}
-
 // launched takes the result of a launch.
-func (s *Supervisor) launched(i *instance, started shim.Started, err error) {
+func (s *Supervisor) launched(i *instance, job *launchJob, started shim.Started, err error) {
 	if err != nil {
 		var refused denial
 		if errors.As(err, &refused) {
@@ -204,26 +207,28 @@ func (s *Supervisor) launched(i *instance, started shim.Started, err error) {
 		s.ended(i, shim.UnknownCode, "cannot start: "+err.Error(), 0)
 		return
 	}
-	i.process, i.shim = started.Workload, started.Shim
+	i.process, i.shim, i.ownAddress = started.Workload, started.Shim, job.address
 	s.running(i)
 }
 
 // runProbe executes the program of an exec health check.
-func (s *Supervisor) runProbe(i *instance, permit policy.Permit) func(time.Duration) (int, error) {
-	owners := s.options.Owners
-	config := shim.Config{
-		Directory: i.directory, Environment: environment(i), Arguments: i.spec.Health.Command,
-		Identity: canSwitchUser(), UID: permit.User.UID, GID: permit.User.GID,
+func (s *Supervisor) runProbe(i *instance, permit policy.Permit) (func(time.Duration) (int, error), error) {
+	job, err := s.newJob(i, permit)
+	if err != nil {
+		return nil, err
 	}
-	if i.group != "" && s.options.Groups != nil {
-		config.Cgroup = s.options.Groups.Path(i.group)
+	if job.group != "" && job.groups != nil {
+		job.config.Cgroup = job.groups.Path(job.group)
 	}
 	return func(timeout time.Duration) (int, error) {
-		binary, err := openBinary(owners, permit.Health, [32]byte{})
+		probe := *job
+		config, binary, err := probe.backend.exec(&probe, probe.spec.Health.Command)
 		if err != nil {
 			return shim.UnknownCode, err
 		}
-		defer binary.Close()
-		return shim.Run(&config, binary, timeout)
-	}
+		if binary != nil {
+			defer binary.Close()
+		}
+		return shim.Run(config, binary, timeout)
+	}, nil
 }

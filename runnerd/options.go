@@ -15,9 +15,15 @@ type Options struct {
 	PolicyFile string          // absent = nothing may run
 	Owners     trust.Users     // who may own the policy and the binaries; nil = trust.Own()
 	Groups     *cgroup.Manager // nil = no control groups
-	Software   string          // for Hello
-	Log        *log.Logger     // for people; nil = standard error
-	Timing     Timing          // zero = the constants below
+	// Credentials is the file with users and passwords of registries; absent = none.
+	Credentials string
+	// Network gives containers a network; nil = they have nothing but lo.
+	Network Network
+	// Images replaces the image store of Directory, for tests.
+	Images   Images
+	Software string      // for Hello
+	Log      *log.Logger // for people; nil = standard error
+	Timing   Timing      // zero = the constants below
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.
@@ -26,6 +32,7 @@ type Timing struct {
 	BackoffMax   time.Duration // 5 min
 	BackoffReset time.Duration // 10 min of running forget the back-off
 	PolicyCheck  time.Duration // 5 s
+	Liveness     time.Duration // 60 s of a failing health check end an instance
 }
 
 const (
@@ -33,6 +40,7 @@ const (
 	backoffMax   = 5 * time.Minute
 	backoffReset = 10 * time.Minute
 	policyCheck  = 5 * time.Second
+	liveness     = time.Minute
 
 	// The back-off grows by 5/2, so that a crash loop makes 7 starts in its first five minutes (F76
 	// allows 8; doubling would make 9).
@@ -82,4 +90,5 @@ func (t *Timing) complete() {
 	set(&t.BackoffMax, backoffMax)
 	set(&t.BackoffReset, backoffReset)
 	set(&t.PolicyCheck, policyCheck)
+	set(&t.Liveness, liveness)
 }

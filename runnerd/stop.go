@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/shim"
 )
 
@@ -69,7 +70,7 @@ func (r *run) await() bool {
 // end asks the workload to end, makes it end, and cleans up.
 func (r *run) end(grace time.Duration, hurry <-chan struct{}) {
 	if r.process.Alive() && grace > 0 {
-		_ = r.process.Signal(unix.SIGTERM)
+		_ = r.process.Signal(r.stopSignal())
 		r.process.Wait(grace, hurry)
 	}
 	if r.process.Alive() {
@@ -82,10 +83,20 @@ func (r *run) end(grace time.Duration, hurry <-chan struct{}) {
 	r.clean()
 }
 
+// stopSignal asks a workload to end. The init of runnerd's own sandboxes passes the image's stop signal on;
+// an external runtime has none.
+func (r *run) stopSignal() unix.Signal {
+	record, err := record.Load(filepath.Join(r.directory, fileContainer))
+	if err == nil && record.Get("runtime") != "" && record.Int("stop") > 0 {
+		return unix.Signal(record.Int("stop"))
+	}
+	return unix.SIGTERM
+}
+
 // kill ends the whole tree, the shim excepted, which takes the last output.
 func (r *run) kill() {
-	if path := r.groupPath(); path != "" {
-		killGroup(path)
+	if group := r.groupPath(); len(group) > 0 {
+		killGroup(group)
 	}
 	_ = r.process.Signal(unix.SIGKILL)
 	tree := procfs.Tree{Session: r.process.PID, Root: r.process, Adopter: r.shim, Keep: r.shim.PID}

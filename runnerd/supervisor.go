@@ -10,8 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/ipc/message"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/workload"
 )
 
 // Supervisor runs the instances of one directory. Its methods may be called from any goroutine.
@@ -19,11 +21,14 @@ type Supervisor struct {
 	options Options
 	lock    *os.File
 	audit   *audit
+	images  *image.Client // its methods may be called from any goroutine but the loop's
 	calls   chan func()
 	quit    chan struct{}
 	stopped chan struct{}
 	once    sync.Once
 	launch  chan struct{} // one token per launch under way
+	// backends never changes: goroutines of launches read it.
+	backends map[workload.Runtime]backend
 
 	// All below belongs to the loop's goroutine.
 	policy      *policy.Policy
@@ -33,6 +38,7 @@ type Supervisor struct {
 	instances   map[InstanceID]*instance
 	denials     []InstanceID // denied instances in the order they were denied
 	gone        []*message.Instance
+	alarms      []string // what a person has to know of this run
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
@@ -64,8 +70,15 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
+	if err := s.openImages(); err != nil {
+		s.audit.close()
+		s.lock.Close()
+		return nil, err
+	}
+	s.backends = newBackends(&options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
+	s.reclaimOrphans()
 	s.adoptAll()
 	go s.loop()
 	return s, nil
@@ -76,7 +89,7 @@ const lockPatience = 5 * time.Second
 
 func lockDirectory(directory string) (*os.File, error) {
 	path := filepath.Join(directory, "lock")
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("runnerd: lock state directory: %w", err)
 	}
@@ -107,6 +120,8 @@ func (s *Supervisor) loop() {
 			call()
 		case <-tick.C:
 			s.checkPolicy()
+			s.keepRecords()
+			s.lookForKills()
 		case <-s.quit:
 			s.end()
 			return
@@ -125,6 +140,7 @@ func (s *Supervisor) end() {
 	if s.retry != nil {
 		s.retry.Stop()
 	}
+	s.images.Close()
 	s.audit.close()
 	s.lock.Close()
 }
@@ -182,6 +198,13 @@ func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
 	s.removeDirectory(i.directory)
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(i.id); err != nil {
+				s.options.Log.Printf("cannot forget %s: %v", i.id, err)
+			}
+		}
+	}
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),

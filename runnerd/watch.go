@@ -2,6 +2,7 @@ package runnerd
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -40,10 +41,15 @@ type run struct {
 	shim      procfs.Process
 	groups    *cgroup.Manager
 	group     string
+	release   func(directory string) // undoes what the backend made on the host
+	oomKills  uint32                 // of the group when it was removed
 }
 
 func (s *Supervisor) runOf(i *instance) run {
-	return run{directory: i.directory, process: i.process, shim: i.shim, groups: s.options.Groups, group: i.group}
+	return run{
+		directory: i.directory, process: i.process, shim: i.shim, groups: s.options.Groups, group: i.group,
+		release: s.release,
+	}
 }
 
 func (s *Supervisor) watch(ctx context.Context, i *instance) {
@@ -54,7 +60,9 @@ func (s *Supervisor) watch(ctx context.Context, i *instance) {
 		}
 		age := r.process.Age()
 		code, reason := r.settle()
-		s.report(id, epoch, func(i *instance) { s.ended(i, code, reason, age) })
+		s.report(id, epoch, func(i *instance) {
+			s.ended(i, code, i.countKills(r.oomKills, reason), age)
+		})
 	}()
 	go s.watchShim(ctx, id, epoch, r)
 }
@@ -95,9 +103,9 @@ func (s *Supervisor) logRate() (rate int) {
 	return rate
 }
 
-func (r *run) groupPath() string {
+func (r *run) groupPath() cgroup.Group {
 	if r.groups == nil || r.group == "" {
-		return ""
+		return nil
 	}
 	return r.groups.Path(r.group)
 }
@@ -119,24 +127,29 @@ func (r *run) settle() (code int, reason string) {
 
 // clean kills what is left of the workload's processes and removes its control group.
 func (r *run) clean() {
-	if path := r.groupPath(); path != "" {
-		killGroup(path)
+	if group := r.groupPath(); len(group) > 0 {
+		killGroup(group)
 	}
 	if r.process.PID > 0 {
 		tree := procfs.Tree{Session: r.process.PID, Root: r.process, Adopter: r.shim, Keep: r.shim.PID}
 		tree.Kill()
 	}
 	if r.groups != nil && r.group != "" {
+		r.oomKills = max(r.oomKills, r.groupPath().OOMKills())
 		_ = r.groups.Remove(r.group)
 	}
+	r.release(r.directory)
 }
 
 // killGroup ends all processes of a control group.
-func killGroup(path string) {
-	if cgroup.Kill(path) {
+func killGroup(group cgroup.Group) {
+	if group.Kill() {
 		return
 	}
-	for _, pid := range cgroup.Members(path) { // before Linux 5.14
+	// Before Linux 5.14, and with version 1 alone: nobody forks while they are killed one by one.
+	_ = group.Freeze()
+	defer func() { _ = group.Thaw() }()
+	for _, pid := range group.Members() {
 		if p, err := procfs.Find(pid); err == nil {
 			_ = p.Signal(unix.SIGKILL)
 		}
@@ -169,19 +182,24 @@ func readExit(directory string, p procfs.Process) (code int, reason string) {
 }
 
 func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool) {
-	id, epoch := i.id, i.epoch
+	id, epoch, address := i.id, i.epoch, i.address
+	if i.ownAddress.IsValid() {
+		address = i.ownAddress
+	}
 	check := health.Check{
-		Spec: i.spec, Address: i.address, Ready: wasReady,
+		Spec: i.spec, Address: address, Ready: wasReady,
 		Changed: func(ready bool, reason string) {
 			s.report(id, epoch, func(i *instance) { s.healthChanged(i, ready, reason) })
 		},
 	}
 	if i.spec.Health.Kind == workload.HealthExec {
-		permit, err := s.policy.Check(i.spec)
+		permit, err := s.check(i.spec)
 		if err != nil {
 			return // checkPolicy stops the instance
 		}
-		check.Execute = s.runProbe(i, permit)
+		if check.Execute, err = s.runProbe(i, permit); err != nil {
+			return
+		}
 	}
 	go check.Run(ctx)
 }
@@ -194,7 +212,11 @@ func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
 	if i.ready == next && i.reason == reason {
 		return
 	}
+	changed := i.ready != next
 	i.ready, i.reason, i.dirty = next, reason, true
+	if changed {
+		s.watchLiveness(i)
+	}
 	if err := i.save(); err != nil {
 		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
 	}
@@ -204,7 +226,11 @@ func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
 func (s *Supervisor) ended(i *instance, code int, reason string, ran time.Duration) {
 	i.exitCode, i.process, i.group = code, procfs.Process{}, ""
 	policy := i.spec.Restart
-	if policy == workload.RestartNever || policy == workload.RestartOnFailure && code == 0 {
+	hung := i.hung != ""
+	if hung {
+		reason, i.hung = i.hung, ""
+	}
+	if policy == workload.RestartNever || policy == workload.RestartOnFailure && code == 0 && !hung {
 		s.enter(i, phaseExited, reason)
 		return
 	}
@@ -234,4 +260,30 @@ func (s *Supervisor) waitForNext(i *instance, reason string) {
 	i.timer = time.AfterFunc(max(0, i.next-procfs.BootTime()), func() {
 		s.report(id, epoch, func(i *instance) { s.beginLaunch(i, reason) })
 	})
+}
+
+// countKills adds the processes of a run that the kernel killed for memory, and says so in the reason.
+func (i *instance) countKills(kills uint32, reason string) string {
+	i.oomNow = 0
+	i.oomKills += kills
+	if kills == 0 {
+		return reason
+	}
+	return fmt.Sprintf("killed by the kernel: it needed more than its memory limit of %d MiB (%s)",
+		i.spec.MemoryMiB, reason)
+}
+
+// lookForKills notices processes that were killed for memory in instances that go on.
+func (s *Supervisor) lookForKills() {
+	if s.options.Groups == nil {
+		return
+	}
+	for _, i := range s.instances {
+		if i.phase != phaseRunning || i.group == "" {
+			continue
+		}
+		if now := s.options.Groups.Path(i.group).OOMKills(); now != i.oomNow {
+			i.oomNow, i.dirty = now, true
+		}
+	}
 }

@@ -117,6 +117,9 @@ func (s *Spec) decodeTLV(kind byte, value []byte) error {
 		s.Health.decode(&r)
 	case tlvUpdate:
 		s.Update = Update{UnavailableMax: r.byte(), MinReadySeconds: r.uint16(), AutoRollback: r.byte() != 0}
+		if len(r.rest) > 0 {
+			s.Update.DeadlineSeconds = r.uint16()
+		}
 	case tlvFailover:
 		s.Failover = Failover(r.byte())
 	case tlvArchitecture:

@@ -138,7 +138,11 @@ func (w *tlvWriter) informative(s *Spec) {
 	}
 	if s.Update != (Update{}) {
 		value := u16([]byte{s.Update.UnavailableMax}, s.Update.MinReadySeconds)
-		w.put(tlvUpdate, append(value, boolByte(s.Update.AutoRollback)))
+		value = append(value, boolByte(s.Update.AutoRollback))
+		if s.Update.DeadlineSeconds != 0 {
+			value = u16(value, s.Update.DeadlineSeconds)
+		}
+		w.put(tlvUpdate, value)
 	}
 	w.putIf(s.Failover != FailoverAP, tlvFailover, byte(s.Failover))
 	w.putIf(s.Architecture != "", tlvArchitecture, []byte(s.Architecture)...)

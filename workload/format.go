@@ -162,6 +162,9 @@ func (u Update) words() []string {
 	if u.AutoRollback {
 		words = append(words, "rollback=true")
 	}
+	if u.DeadlineSeconds != 0 {
+		words = append(words, "deadline="+strconv.Itoa(int(u.DeadlineSeconds))+"s")
+	}
 	return words
 }
 

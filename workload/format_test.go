@@ -75,6 +75,9 @@ func TestF156_EveryKeyIsFormatted(t *testing.T) {
 		Capabilities: 1, Deterministic: true, NoFailover: true}) +
 		Format("spread.x", &Spec{Runtime: RuntimeProcess, Image: "/b"})
 	for key := range keys {
+		if key == "secret" || key == "file" {
+			continue // their values never come back: the specification has a digest
+		}
 		if !strings.Contains(all, "    "+key+" ") {
 			t.Errorf("Format never writes %s", key)
 		}

@@ -22,7 +22,7 @@ func full() *Spec {
 		Environment: []string{"A=1", "B="}, EnvironmentDigest: [32]byte{3},
 		Health: Health{Kind: HealthExec, Command: []string{"redis-cli", "interval=1s"},
 			IntervalMillisecond: 5000, TimeoutMillisecond: 500, FailuresMax: 5},
-		Restart: RestartOnFailure, Update: Update{2, 10, true}, Failover: FailoverQuorum,
+		Restart: RestartOnFailure, Update: Update{2, 10, true, 0}, Failover: FailoverQuorum,
 		Architecture: "arm64", StopGraceSeconds: 30, User: "999:999", Priority: -5,
 		Constraints: []Constraint{{"zone", "a", false}, {"disk/kind", "hdd", true}},
 		PidsMax:     100, DiskMiB: 1024, ReadOnlyRoot: true,
@@ -196,6 +196,7 @@ func drawPolicies(t *rapid.T, s *Spec) {
 	s.Update.UnavailableMax = sometimes(t, "unavailable", rapid.Uint8())
 	s.Update.MinReadySeconds = sometimes(t, "ready", rapid.Uint16())
 	s.Update.AutoRollback = rapid.Bool().Draw(t, "rollback")
+	s.Update.DeadlineSeconds = sometimes(t, "deadline", rapid.Uint16())
 	s.StopGraceSeconds = sometimes(t, "grace", rapid.Uint16Range(0, StopGraceSecondsMax))
 	s.Priority = sometimes(t, "priority", rapid.Int8())
 	s.PidsMax = sometimes(t, "pids", rapid.Uint32Range(0, PidsLimitMax))

@@ -16,6 +16,8 @@ type Block struct {
 	Spec *Spec
 	File string
 	Line int // of the block's first word, from 1
+	// Sources are the secrets and files of the block, in its order. Their digest is not in Spec yet.
+	Sources []Source
 }
 
 // Key is the key under which the block's specification is stored, for instance "spread.web".
@@ -99,6 +101,7 @@ func parseBlock(s *syntax.Statement, names map[string]syntax.Statement, errors *
 	r := blockReader{kind: block.Kind, spec: block.Spec, errors: errors}
 	r.spec.Stateful = block.Kind == KindStateful
 	r.read(s)
+	block.Sources = r.sources
 	return block, len(*errors) == 0
 }
 
@@ -111,6 +114,8 @@ type blockReader struct {
 	first  map[string]syntax.Position   // where a key was first given
 	places map[string][]syntax.Position // of all statements of a key, one per entry of its list
 	env    []variable
+
+	sources []Source
 }
 
 type variable struct {
@@ -138,6 +143,7 @@ func (r *blockReader) read(block *syntax.Statement) {
 		r.spec.Environment = append(r.spec.Environment, v.text)
 		r.places["env"] = append(r.places["env"], v.at)
 	}
+	r.checkSources()
 	if r.failed {
 		return // what is missing now is likely what failed
 	}
@@ -156,7 +162,11 @@ func (r *blockReader) read(block *syntax.Statement) {
 		r.problem(block, *p)
 		return
 	}
-	for _, p := range r.spec.check() {
+	checked := *r.spec
+	if len(checked.Environment) > 0 && EncodedSize(&checked) > SpecSizeMax {
+		checked.Environment, checked.EnvironmentDigest = nil, [32]byte{1} // the command line seals them (F83)
+	}
+	for _, p := range checked.check() {
 		r.problem(block, p)
 	}
 }

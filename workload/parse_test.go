@@ -2,7 +2,6 @@ package workload
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -56,14 +55,14 @@ wasm transformer {
 		{KindSpread, "nginx", &Spec{Runtime: RuntimeOCI, Replicas: 3, Image: "docker.io/nginx:latest",
 			Ports: []Port{{80, 8080, TCP}, {443, 8443, TCP}}, VIPs: []VIP{vip("10.0.0.100:80", 0, VIPModeBoth, 0,
 				TCP)},
-			CPUMillicores: 500, MemoryMiB: 256}, "f", 2},
+			CPUMillicores: 500, MemoryMiB: 256}, "f", 2, nil},
 		{KindStateful, "redis", &Spec{Runtime: RuntimeOCI, Stateful: true, Replicas: 1,
 			Image:             "docker.io/redis:7",
 			ReplicationFactor: 3, Ports: []Port{{6379, 6379, TCP}}, Volumes: []Volume{{"data", "/data"}},
-			CPUMillicores: 1000, MemoryMiB: 1024}, "f", 12},
+			CPUMillicores: 1000, MemoryMiB: 1024}, "f", 12, nil},
 		{KindWasm, "transformer", &Spec{Runtime: RuntimeWasm, Replicas: 5, Deterministic: true,
 			Image:        "https://wasm.example.com/transform.wasm",
-			Capabilities: CapabilityKVRead | CapabilityMetrics}, "f", 22},
+			Capabilities: CapabilityKVRead | CapabilityMetrics}, "f", 22, nil},
 	}
 	if !reflect.DeepEqual(blocks, want) {
 		t.Errorf("got  %+v\nwant %+v", blocks, want)
@@ -133,8 +132,10 @@ func TestF156_Keys(t *testing.T) {
 		{"image a; health default failures=1", func(s *Spec) { s.Health = Health{FailuresMax: 1} }},
 		{"image a; restart on-failure", func(s *Spec) { s.Restart = RestartOnFailure }},
 		{"image a; update rollback=true max_unavailable=2 min_ready=2m", func(s *Spec) {
-			s.Update = Update{2, 120,
-				true}
+			s.Update = Update{2, 120, true, 0}
+		}},
+		{"image a; update deadline=90s", func(s *Spec) {
+			s.Update = Update{DeadlineSeconds: 90}
 		}},
 		{"image a; constraint zone=a; constraint disk!=hdd", func(s *Spec) {
 			s.Constraints = []Constraint{{"zone", "a", false}, {"disk", "hdd", true}}
@@ -253,11 +254,11 @@ func TestF156_ErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 
 // A specification that does not fit a register is refused where it is written, with its size (F82).
 func TestF82_SpecOf600BytesIsAnErrorOfTheFile(t *testing.T) {
-	source := "# big\n  spread x {\n image a\n"
-	for i := range 6 {
-		source += fmt.Sprintf(" env V%d %s\n", i, strings.Repeat("v", 91))
+	source := "# big\n  spread x {\n image a\n args"
+	for range 6 {
+		source += " " + strings.Repeat("v", 94)
 	}
-	_, err := Parse("big.colloid", []byte(source+"}\n"))
+	_, err := Parse("big.colloid", []byte(source+"\n}\n"))
 	want := "big.colloid:2:3: specification takes 593 bytes, expected at most 512: "
 	if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %v, want one line with %q", err, want)

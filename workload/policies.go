@@ -19,7 +19,7 @@ func readRestart(r *blockReader, s *syntax.Statement) {
 	r.spec.Restart = RestartPolicy(r.choice(s.Arguments[0], "always", "on-failure", "never"))
 }
 
-const updateUsage = "[max_unavailable=NUMBER] [min_ready=10s] [rollback=true|false]"
+const updateUsage = "[max_unavailable=NUMBER] [min_ready=10s] [rollback=true|false] [deadline=2m]"
 
 func readUpdate(r *blockReader, s *syntax.Statement) {
 	update := &r.spec.Update
@@ -31,6 +31,8 @@ func readUpdate(r *blockReader, s *syntax.Statement) {
 			update.MinReadySeconds = uint16(r.seconds(value, 0, math.MaxUint16))
 		case "rollback":
 			update.AutoRollback = r.boolean(value)
+		case "deadline":
+			update.DeadlineSeconds = uint16(r.seconds(value, 1, math.MaxUint16))
 		default:
 			return false
 		}

@@ -116,6 +116,8 @@ type Update struct {
 	UnavailableMax  uint8  // 0 = default 1
 	MinReadySeconds uint16 // 0 = none
 	AutoRollback    bool
+	// DeadlineSeconds is how long a replica of a new specification may take to become ready; 0 = default 120.
+	DeadlineSeconds uint16
 }
 
 // Constraint restricts the cells that may run the workload, for instance label "zone" = "a".
@@ -146,7 +148,7 @@ type Spec struct {
 	Command            []string // replaces the image's entrypoint (OCI); for a process: not used
 	Arguments          []string
 	Environment        []string // NAME=value, sorted by name
-	EnvironmentDigest  [32]byte // of env.<workload>, zero = none
+	EnvironmentDigest  [32]byte // of the sealed environment, zero = none (F83)
 	Health             Health
 	Restart            RestartPolicy
 	Update             Update

@@ -12,7 +12,7 @@ const (
 	tlvArgument          = 5  // repeated, one per argument
 	tlvEnvironmentDigest = 6  // SHA-256 of the value of env.<workload>
 	tlvHealth            = 7  // kind 1, port 2, interval 4, timeout 4, failures 1, then path or words
-	tlvUpdate            = 8  // unavailable 1, ready seconds 2, flags 1 (bit 0 rollback)
+	tlvUpdate            = 8  // unavailable 1, ready seconds 2, flags 1 (bit 0 rollback), deadline seconds 2 unless 0
 	tlvFailover          = 9  // u8
 	tlvArchitecture      = 10 // text
 	tlvSignature         = 11 // key id 4, Ed25519 signature 64

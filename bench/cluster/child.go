@@ -20,8 +20,9 @@ import (
 
 // A child is told what to be by its environment and what to do by its standard input.
 const (
-	childVariable = "COLLOID_BENCH_CHILD"
-	portVariable  = "COLLOID_BENCH_PORT"
+	childVariable  = "COLLOID_BENCH_CHILD"
+	portVariable   = "COLLOID_BENCH_PORT"
+	driverVariable = "COLLOID_BENCH_DRIVER"
 )
 
 // runChild does not return in a process that was started as one cell.
@@ -41,19 +42,23 @@ func runChild() {
 }
 
 func child(directory string, port uint16) error {
-	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
-	watch := &watcher{out: bufio.NewWriter(os.Stdout)}
-	d, err := daemon.Open(daemon.Options{
-		Directory: directory, Socket: filepath.Join(directory, "s"), Bind: address, SupplyFD: -1, Quiet: true,
-		Software: "bench", Observe: watch.changed,
-	})
+	out := bufio.NewWriter(os.Stdout)
+	say := func(format string, arguments ...any) {
+		fmt.Fprintf(out, format+"\n", arguments...)
+		out.Flush()
+	}
+	watch := &watcher{
+		alive: func(n int) { say("alive %d", n) },
+		know:  func(what string) { say("%s", what) },
+	}
+	d, err := openCell(directory, port, os.Getenv(driverVariable), watch)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer cancel()
-		d.Inspect(func(c *cell.Cell) { watch.say("id %v", c.Self()) })
+		d.Inspect(func(c *cell.Cell) { say("id %v", c.Self()) })
 		lines := bufio.NewScanner(os.Stdin)
 		for lines.Scan() {
 			obey(d, strings.Fields(lines.Text()))
@@ -62,22 +67,39 @@ func child(directory string, port uint16) error {
 	return d.Run(ctx)
 }
 
+// openCell makes a cell on a port of the loopback interface.
+func openCell(directory string, port uint16, driver string, watch *watcher) (*daemon.Daemon, error) {
+	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	return daemon.Open(daemon.Options{
+		Directory: directory, Socket: filepath.Join(directory, "s"), Bind: address, Driver: driver,
+		SupplyFD: -1, Quiet: true, Software: "bench", Observe: watch.changed,
+	})
+}
+
 func obey(d *daemon.Daemon, words []string) {
-	request := cell.Request{}
 	switch words[0] {
 	case "join":
-		request.Code = uds.CodeConnect
-		request.Addresses = []netip.AddrPort{netip.MustParseAddrPort(words[1])}
+		go command(d, joinRequest(netip.MustParseAddrPort(words[1])))
 	case "write":
 		size, _ := strconv.Atoi(words[2])
-		write := uds.WriteRequest{Expect: uds.ExpectAbsent, Key: state.PrefixSpread + words[1], Value: padded(size)}
-		request.Code, request.Payload = uds.CodeSet, write.Append(nil)
+		go command(d, writeRequest(words[1], size))
 	}
-	go func() {
-		if response := d.Command(request); response.Status != uds.OK {
-			log.Printf("bench child: %v: %s", words, response.Text)
-		}
-	}()
+}
+
+func joinRequest(seed netip.AddrPort) cell.Request {
+	return cell.Request{Code: uds.CodeConnect, Addresses: []netip.AddrPort{seed}}
+}
+
+func writeRequest(name string, size int) cell.Request {
+	write := uds.WriteRequest{Expect: uds.ExpectAbsent, Key: state.PrefixSpread + name, Value: padded(size)}
+	return cell.Request{Code: uds.CodeSet, Payload: write.Append(nil)}
+}
+
+// command carries out one request and complains of a refusal.
+func command(d *daemon.Daemon, request cell.Request) {
+	if response := d.Command(request); response.Status != uds.OK {
+		log.Printf("bench: command %d: %s", request.Code, response.Text)
+	}
 }
 
 // padded encodes a specification of about the given size that asks for nothing to run.
@@ -91,30 +113,26 @@ func padded(size int) []byte {
 	return value
 }
 
-// watcher says what the cell has come to know. It runs on the reactor's goroutine.
+// watcher reports what the cell has come to know. It runs on the reactor's goroutine.
 type watcher struct {
-	out   *bufio.Writer
-	alive int
-}
-
-func (w *watcher) say(format string, arguments ...any) {
-	fmt.Fprintf(w.out, format+"\n", arguments...)
-	w.out.Flush()
+	alive func(n int)
+	know  func(what string)
+	count int
 }
 
 func (w *watcher) changed(c *cell.Cell, name []byte) {
 	key := string(name)
 	if bench, ok := strings.CutPrefix(key, state.PrefixSpread); ok {
-		w.say("key %s", bench)
+		w.know("key " + bench)
 		return
 	}
 	id, field, ok := state.HealthKey(key)
 	if !ok || field == "capacity" {
 		return
 	}
-	if alive := c.AliveCount(); alive != w.alive {
-		w.alive = alive
-		w.say("alive %d", alive)
+	if alive := c.AliveCount(); alive != w.count {
+		w.count = alive
+		w.alive(alive)
 	}
 	register, found := c.Store().Get(name)
 	if !found || field != "status" {
@@ -122,6 +140,6 @@ func (w *watcher) changed(c *cell.Cell, name []byte) {
 	}
 	value, _ := register.Live()
 	if status, err := state.ParseCellStatus(value); err == nil && status.Life == state.Dead {
-		w.say("dead %v", id)
+		w.know("dead " + id.String())
 	}
 }

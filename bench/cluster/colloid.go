@@ -1,31 +1,33 @@
 package main
 
 import (
-	"bufio"
+	"context"
 	"fmt"
-	"io"
+	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
+	"sync/atomic"
+
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/daemon"
 )
 
-// colloid is a cluster of daemons without helpers, one process each, all in one process group. A child
-// says on its standard output what its cell has come to know; the parent only has to remember.
+// colloid is a cluster of daemons without helpers, all in this process, as the members of the peer are: with
+// their sockets, state directories and command sockets.
 type colloid struct {
 	directory string
-	cells     []*colloidCell
+	cells     []*colloidDaemon
 }
 
-type colloidCell struct {
-	command *exec.Cmd
-	input   io.WriteCloser
-	id      string
+type colloidDaemon struct {
+	daemon *daemon.Daemon
+	cancel context.CancelFunc
+	ended  chan struct{}
+	id     string
+	alive  atomic.Int64
 
 	mutex sync.Mutex
-	alive int
 	known map[string]bool // keys and deaths
 }
 
@@ -37,76 +39,59 @@ func (c *colloid) start(n int) (err error) {
 		return err
 	}
 	for i := range n {
-		one := &colloidCell{known: make(map[string]bool)}
-		one.command = exec.Command("/proc/self/exe")
-		one.command.Env = append(os.Environ(), childVariable+"="+filepath.Join(c.directory, fmt.Sprint(i)),
-			fmt.Sprintf("%s=%d", portVariable, basePort+i))
-		one.command.Stderr = os.Stderr
-		if one.input, err = one.command.StdinPipe(); err != nil {
+		one := &colloidDaemon{ended: make(chan struct{}), known: make(map[string]bool)}
+		watch := &watcher{
+			alive: func(n int) { one.alive.Store(int64(n)) },
+			know: func(what string) {
+				one.mutex.Lock()
+				one.known[what] = true
+				one.mutex.Unlock()
+			},
+		}
+		directory := filepath.Join(c.directory, fmt.Sprint(i))
+		if one.daemon, err = openCell(directory, uint16(basePort+i), *driver, watch); err != nil {
 			return err
 		}
-		output, err := one.command.StdoutPipe()
-		if err != nil {
-			return err
-		}
-		if err := one.command.Start(); err != nil {
-			return err
-		}
+		ctx, cancel := context.WithCancel(context.Background())
+		one.cancel = cancel
+		go func() {
+			defer close(one.ended)
+			if err := one.daemon.Run(ctx); err != nil {
+				fmt.Fprintf(os.Stderr, "bench: cell %d: %v\n", i, err)
+			}
+		}()
+		one.daemon.Inspect(func(c *cell.Cell) { one.id = c.Self().String() })
 		c.cells = append(c.cells, one)
-		lines := bufio.NewScanner(output)
-		for one.id == "" {
-			if !lines.Scan() {
-				return fmt.Errorf("cell %d did not start", i)
-			}
-			if id, ok := strings.CutPrefix(lines.Text(), "id "); ok {
-				one.id = id
-			}
-		}
-		go one.listen(lines)
 	}
 	return nil
 }
 
-// listen takes the lines "alive N", "key NAME" and "dead ID".
-func (o *colloidCell) listen(lines *bufio.Scanner) {
-	for lines.Scan() {
-		text := lines.Text()
-		o.mutex.Lock()
-		if _, err := fmt.Sscanf(text, "alive %d", &o.alive); err != nil {
-			o.known[text] = true
-		}
-		o.mutex.Unlock()
-	}
-}
-
-func (o *colloidCell) knows(text string) bool {
+func (o *colloidDaemon) knows(text string) bool {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	return o.known[text]
 }
 
 func (c *colloid) join() {
+	seed := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), basePort)
 	for _, one := range c.cells[1:] {
-		fmt.Fprintf(one.input, "join 127.0.0.1:%d\n", basePort)
+		go command(one.daemon, joinRequest(seed))
 	}
 }
 
-func (c *colloid) full(i, n int) bool {
-	c.cells[i].mutex.Lock()
-	defer c.cells[i].mutex.Unlock()
-	return c.cells[i].alive >= n
-}
+func (c *colloid) full(i, n int) bool { return c.cells[i].alive.Load() >= int64(n) }
 
 func (c *colloid) write(i int, name string, size int) error {
-	_, err := fmt.Fprintf(c.cells[i].input, "write %s %d\n", name, size)
-	return err
+	go command(c.cells[i].daemon, writeRequest(name, size))
+	return nil
 }
 
 func (c *colloid) has(i int, name string) bool { return c.cells[i].knows("key " + name) }
 
+// kill ends the reactor, which sends nothing more: a cell says no farewell unless it leaves.
 func (c *colloid) kill(i int) {
-	c.cells[i].command.Process.Signal(syscall.SIGKILL)
-	c.cells[i].command.Wait()
+	c.cells[i].cancel()
+	<-c.cells[i].ended
 }
 
 func (c *colloid) knowsDead(i, victim int) bool {
@@ -115,10 +100,10 @@ func (c *colloid) knowsDead(i, victim int) bool {
 
 func (c *colloid) stop() {
 	for _, one := range c.cells {
-		one.input.Close()
+		one.cancel()
 	}
 	for _, one := range c.cells {
-		one.command.Wait()
+		<-one.ended
 	}
 	os.RemoveAll(c.directory)
 }

@@ -1,9 +1,10 @@
-// Command cluster measures 128 real cells on the loopback interface, one process each, with real sockets,
-// state directories and time, and hashicorp/memberlist in its LAN defaults beside them in the same run
-// (all its members in one process, which spares them the context switches):
+// Command cluster measures 128 real cells on the loopback interface, with real sockets, state directories,
+// command sockets and time, and hashicorp/memberlist in its LAN defaults beside them in the same run:
 // how long until everybody lists everybody, until a write reaches the last one, and until everybody
-// knows that one of them is dead. Then it measures the failover of a three-cell appliance and what an
-// idle cell costs. It prints one line per figure, "BENCH name value", and judges nothing.
+// knows that one of them is dead. All cells are in one process, as all members of the peer are, and wait in
+// the runtime's poller (driver epoll), as those do; -only processes measures one process for each cell with
+// the io_uring driver instead. Then it measures the failover of a three-cell appliance and what an idle
+// cell costs. It prints one line per figure, "BENCH name value", and judges nothing.
 //
 // Every peer gets the same treatment: members are started, then told one address of the first one all
 // at once. The state directories lie in TMPDIR; put it on a tmpfs to leave the disk out, as memberlist
@@ -44,13 +45,15 @@ type subject interface {
 }
 
 var (
-	members  = flag.Int("members", 128, "members of each cluster")
-	writes   = flag.Int("writes", 20, "writes to measure")
-	kills    = flag.Int("kills", 10, "deaths to measure")
-	only     = flag.String("only", "", "measure one part: colloid, memberlist, failover, idle")
-	binaries = flag.String("bin", "bin", "directory with the programs of the appliance")
-	profile  = flag.String("cpuprofile", "", "write a CPU profile to this file")
-	rounds   = flag.Int("rounds", 20, "deaths of the three-cell failover")
+	members       = flag.Int("members", 128, "members of each cluster")
+	writes        = flag.Int("writes", 20, "writes to measure")
+	kills         = flag.Int("kills", 10, "deaths to measure")
+	only          = flag.String("only", "", "measure one part: colloid, memberlist, failover, idle, processes")
+	driver        = flag.String("driver", "epoll", "reactor driver of the cells in this process")
+	processDriver = flag.String("process-driver", "io_uring", "reactor driver of the cells with a process each")
+	binaries      = flag.String("bin", "bin", "directory with the programs of the appliance")
+	profile       = flag.String("cpuprofile", "", "write a CPU profile to this file")
+	rounds        = flag.Int("rounds", 20, "deaths of the three-cell failover")
 )
 
 func main() {
@@ -78,9 +81,10 @@ func main() {
 		{"memberlist", func() error { return measure(ctx, fmt.Sprintf("memberlist%d", *members), &memberlistCluster{}) }},
 		{"failover", func() error { return measureFailover(ctx) }},
 		{"idle", func() error { return measureIdle(ctx) }},
+		{"processes", func() error { return measure(ctx, fmt.Sprintf("processes%d", *members), &colloidProcesses{}) }},
 	}
 	for _, part := range parts {
-		if *only != "" && *only != part.name {
+		if *only != part.name && (*only != "" || part.name == "processes") {
 			continue
 		}
 		if err := part.run(); err != nil {

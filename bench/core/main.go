@@ -12,15 +12,22 @@ import (
 
 var runs = flag.Int("runs", 3, "runs per figure; the median is printed")
 
+var only = flag.String("only", "", "one part: store, antientropy, gossip, placement, simulator or receive")
+
 func main() {
 	flag.Parse()
 	log.SetFlags(0)
-	measureStore()
-	measureAntiEntropy()
-	measureGossip()
-	measurePlacement()
-	measureSimulator()
-	measureReceive()
+	for _, part := range []struct {
+		name    string
+		measure func()
+	}{
+		{"store", measureStore}, {"antientropy", measureAntiEntropy}, {"gossip", measureGossip},
+		{"placement", measurePlacement}, {"simulator", measureSimulator}, {"receive", measureReceive},
+	} {
+		if *only == "" || *only == part.name {
+			part.measure()
+		}
+	}
 }
 
 func median(values []float64) float64 {

@@ -33,9 +33,13 @@ func main() {
 	tune(options.KeysMax)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	var misconfigured *daemon.ConfigurationError
 	switch err := daemon.Run(ctx, options); {
 	case errors.Is(err, daemon.ErrLeft):
 		os.Exit(supply.ExitLeft)
+	case errors.As(err, &misconfigured):
+		fmt.Fprintln(os.Stderr, "meshd:", err)
+		os.Exit(supply.ExitMisconfigured)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "meshd:", err)
 		os.Exit(1)

@@ -1,22 +1,30 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
-// docs/runnerd.md. "runnerd shim" and "runnerd stage" are internal.
+// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd images" and "runnerd fetch" are internal.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"colloid.net/internal/version"
+	"colloid.net/ipc/supply"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
+	"golang.org/x/sys/unix"
 )
 
 func main() {
+	if exit, is := image.Children(); is {
+		os.Exit(exit)
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case shim.ArgumentShim:
@@ -27,8 +35,21 @@ func main() {
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		if permanent(err) {
+			os.Exit(supply.ExitMisconfigured)
+		}
 		os.Exit(1)
 	}
+}
+
+// permanent reports whether something lies in the state directory that only a person can move away.
+func permanent(err error) bool {
+	for _, cause := range [...]error{unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EEXIST, unix.ENXIO, unix.EACCES, unix.EROFS} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return false
 }
 
 func run() error {
@@ -37,20 +58,30 @@ func run() error {
 	listen := flag.Int("listen-fd", -1, "descriptor of a listening unix `socket`, for systemd")
 	directory := flag.String("directory", "/var/lib/colloid/runnerd", "state `directory`")
 	policy := flag.String("policy", "/etc/colloid/runnerd.policy", "policy `file`")
+	credentials := flag.String("credentials", "/etc/colloid/registries.credentials",
+		"`file` with users and passwords of registries")
+	operators := flag.String("operator-socket", "", "`path` of the socket for colloid image")
 	meshd := flag.Int64("meshd-uid", -1, "`uid` of meshd; default: meshd_user of the policy, else the own uid")
 	flag.Parse()
 	if flag.NArg() > 0 || (*supply < 0) == (*listen < 0) {
 		return fmt.Errorf("runnerd: exactly one of --supply-fd and --listen-fd is needed, and no arguments")
 	}
 	shim.IsolateDescriptors()
+	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
 		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
+		Credentials: *credentials,
 	})
 	if err != nil {
 		return err
 	}
 	defer supervisor.Close()
+	if *operators != "" {
+		if err := supervisor.ServeOperators(*operators); err != nil {
+			logger.Print(err) // the cell works without it
+		}
+	}
 	ended := make(chan error, 1)
 	go func() {
 		if *supply >= 0 {
@@ -70,14 +101,19 @@ func run() error {
 	}
 }
 
+// useShim takes the small program for shims that is installed beside this one. Without it runnerd is its own.
+func useShim() {
+	self, err := os.Executable()
+	if err == nil {
+		_ = shim.UseProgram(filepath.Join(filepath.Dir(self), "runnerd-shim"))
+	}
+}
+
 // groups prepares control groups where the host allows it. Without them runnerd works, and says so.
 func groups(logger *log.Logger) *cgroup.Manager {
-	root, own, err := cgroup.Mount()
+	manager, err := cgroup.Detect(os.Getpid())
 	if err == nil {
-		var manager *cgroup.Manager
-		if manager, err = cgroup.Open(root, own, os.Getpid()); err == nil {
-			return manager
-		}
+		return manager
 	}
 	logger.Printf("no control groups: %v", err)
 	return nil

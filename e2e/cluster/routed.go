@@ -137,32 +137,8 @@ func (r *routed) place(hub *namespace, bridge netlink.Link, i int) error {
 		return err
 	}
 	defer inner.close()
-	chain := []string{r.path("router-" + strconv.Itoa(i+1))}
-	if r.routers[i] == DoubleNAT {
-		outer, err := r.create(r.path("outer-" + strconv.Itoa(i+1)))
-		if err != nil {
-			return err
-		}
-		defer outer.close()
-		chain = append(chain, r.path("outer-"+strconv.Itoa(i+1)))
-		middle := netip.MustParseAddr("192.168.1.0")
-		if err := attach(hub, bridge, outer, outside, port(i), netip.PrefixFrom(wan, 24)); err != nil {
-			return err
-		}
-		if err := openLAN(outer, host(middle, 1)); err != nil {
-			return err
-		}
-		lanBridge, err := outer.LinkByName(inside)
-		if err != nil {
-			return err
-		}
-		if err := attach(outer, lanBridge, inner, outside, port(i), netip.PrefixFrom(host(middle, 2), 24)); err != nil {
-			return err
-		}
-		if err := defaultRoute(inner, host(middle, 1)); err != nil {
-			return err
-		}
-	} else if err := attach(hub, bridge, inner, outside, port(i), netip.PrefixFrom(wan, 24)); err != nil {
+	chain, err := r.outwards(hub, bridge, inner, i, wan)
+	if err != nil {
 		return err
 	}
 	if err := openLAN(inner, host(lan, 1)); err != nil {
@@ -186,6 +162,37 @@ func (r *routed) place(hub *namespace, bridge netlink.Link, i int) error {
 		}
 	}
 	return nil
+}
+
+// outwards connects a router with the internet, by way of another one if there are two, and returns the names
+// of both, innermost first.
+func (r *routed) outwards(hub *namespace, bridge netlink.Link, inner *namespace, i int, wan netip.Addr) ([]string, error) {
+	chain := []string{r.path("router-" + strconv.Itoa(i+1))}
+	if r.routers[i] != DoubleNAT {
+		return chain, attach(hub, bridge, inner, outside, port(i), netip.PrefixFrom(wan, 24))
+	}
+	name := r.path("outer-" + strconv.Itoa(i+1))
+	outer, err := r.create(name)
+	if err != nil {
+		return nil, err
+	}
+	defer outer.close()
+	chain = append(chain, name)
+	middle := netip.MustParseAddr("192.168.1.0")
+	if err := attach(hub, bridge, outer, outside, port(i), netip.PrefixFrom(wan, 24)); err != nil {
+		return nil, err
+	}
+	if err := openLAN(outer, host(middle, 1)); err != nil {
+		return nil, err
+	}
+	lan, err := outer.LinkByName(inside)
+	if err != nil {
+		return nil, err
+	}
+	if err := attach(outer, lan, inner, outside, port(i), netip.PrefixFrom(host(middle, 2), 24)); err != nil {
+		return nil, err
+	}
+	return chain, defaultRoute(inner, host(middle, 1))
 }
 
 func port(i int) string { return "port" + strconv.Itoa(i+1) }

@@ -17,10 +17,11 @@ func (a *app) applyCommand() *cobra.Command {
 		Long: `Reads all files, checks every block, compares with what the cluster holds and writes what differs.
 Nothing is written when any block is invalid. Each key is reported on standard output:
 
-  spread.web created|updated|unchanged|conflict
+  spread.web created|updated|unchanged|retried|conflict
 
 A key that holds concurrent values, or that changed while this ran, is a conflict and stays as it is
-unless --force is given. Applying a file again changes nothing. Workloads that are not in the file
+unless --force is given. Applying a file again changes nothing, unless the update of a workload had failed: then
+it is tried once more. Workloads that are not in the file
 stay; "colloid delete" removes them.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -68,11 +69,18 @@ func (a *app) carryOut(s *session, steps []step, force bool) error {
 // write does one step and tells what became of it.
 func (a *app) write(s *session, st step, force bool) (verdict, error) {
 	if st.verdict == unchanged {
-		return unchanged, nil
+		failed, err := s.hasFailed(st.key)
+		if err != nil || !failed {
+			return unchanged, err
+		}
+		st.verdict = retried
 	}
 	if st.verdict == conflicted && !force {
 		a.adviseConflict(st.held)
 		return conflicted, nil
+	}
+	if err := s.seal(&st.desired, true); err != nil {
+		return "", err
 	}
 	request := uds.WriteRequest{Expect: uds.ExpectAny, Key: st.key, Value: st.encoded}
 	if !force {
@@ -176,4 +184,17 @@ func (a *app) printDifferences(steps []step) error {
 		return silent(exit)
 	}
 	return nil
+}
+
+// hasFailed reports whether the update of a workload waits for a person.
+func (s *session) hasFailed(key string) (bool, error) {
+	entries, err := s.get(rolloutKey(key, "verdict"))
+	if err != nil || len(liveValues(entries)) == 0 {
+		return false, err
+	}
+	w, err := s.workloadStatus(key)
+	if err != nil {
+		return false, err
+	}
+	return w.State == "held" || w.State == "stalled", nil
 }

@@ -38,7 +38,10 @@ func printCells(w io.Writer, cells []uds.CellInfo) error {
 		"INSTANCES", "VERSION")
 	for _, c := range cells {
 		state := c.State
-		if !c.InPlacement && c.State == "alive" {
+		switch {
+		case c.Drained:
+			state += " (drained)"
+		case !c.InPlacement && c.State == "alive":
 			state += " (no new work)"
 		}
 		heard := "never"

@@ -44,5 +44,11 @@ func Usage(name string) (text string, known bool) {
 		command = found
 	}
 	command.InitDefaultHelpFlag()
-	return command.UsageString(), true
+	text = command.UsageString()
+	if name != "" {
+		for _, sub := range command.Commands() { // as in "rollout status NAME --watch"
+			text += sub.UsageString()
+		}
+	}
+	return text, true
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"colloid.net/internal/version"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Environment is what the command line gets from the process it runs in.
@@ -49,8 +51,11 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Version:       version.String(),
-		RunE:          func(command *cobra.Command, _ []string) error { return a.runAppliance(command.Context()) },
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			return refuseEmptyFlags(command.Flags())
+		},
+		Version: version.String(),
+		RunE:    func(command *cobra.Command, _ []string) error { return a.runAppliance(command.Context(), nil) },
 	}
 	root.SetVersionTemplate("colloid {{.Version}}\n")
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
@@ -62,10 +67,26 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		a.applyCommand(), a.diffCommand(), a.deleteCommand(), a.exportCommand(), a.getCommand(),
 		a.statusCommand(), a.cellsCommand(), a.netcheckCommand(), a.explainCommand(), a.resolveCommand(),
 		a.connectCommand(), a.leaveCommand(), a.forgetCommand(), a.lockCommand(), a.unlockCommand(),
-		a.versionCommand(),
+		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(),
+		a.imageCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)
 	return root
+}
+
+// refuseEmptyFlags: an option with nothing behind it is most often a variable of a script that is not set. To
+// take the default then could be another directory or another daemon than was meant.
+func refuseEmptyFlags(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		empty := f.Value.String() == ""
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			empty = slices.Contains(list.GetSlice(), "")
+		}
+		if empty && err == nil && f.Value.Type() != "FORMAT" {
+			err = fail(ExitUsage, "--%s is empty: give it a value or leave it out", f.Name)
+		}
+	})
+	return err
 }
 
 // refuseUnknownTopics adds the commands of the library that parse the command line, which would answer a topic or

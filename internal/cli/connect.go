@@ -20,7 +20,7 @@ func (a *app) connectCommand() *cobra.Command {
 		Use:   "connect HOST[:PORT][#KEY]",
 		Short: "Join the cluster of another machine",
 		Long: `Joins the cluster that the machine HOST belongs to. If no cell runs here yet, starts one that joins
-and stays in the foreground. KEY is needed when the door of that cluster is locked (colloid lock).
+and stays in the foreground; where joining fails, it stops again and says why. KEY is needed when the door of that cluster is locked (colloid lock).
 
 A cell that already holds workloads of its own refuses to join another cluster, because both sets of
 workloads would become one; --merge does it nevertheless.`,
@@ -33,8 +33,7 @@ workloads would become one; --merge does it nevertheless.`,
 			s, err := a.dial()
 			var f *failure
 			if errors.As(err, &f) && f.exit == ExitUnreachable && !errors.Is(err, errForbidden) && a.socket == "" {
-				a.run.joins = append(a.run.joins, target.String())
-				return a.runAppliance(command.Context())
+				return a.runAppliance(command.Context(), func(s *session) error { return a.connect(s, target, merge) })
 			}
 			if err != nil {
 				return err
@@ -120,55 +119,89 @@ func validHost(host string) bool {
 
 func (a *app) leaveCommand() *cobra.Command {
 	var drain time.Duration
+	var force bool
 	command := &cobra.Command{
 		Use:   "leave",
 		Short: "Take this machine out of its cluster",
 		Long: `Hands this cell's workloads over to the others, waits at most --drain for their replacements to
-answer, stops what runs here and ends the daemon. The last cell of a cluster stops its workloads.`,
+answer, stops what runs here and ends the daemon. The last cell of a cluster stops its workloads.
+
+While a key in CONFLICT, or one that cannot be read, has an instance here, the cell stays: nobody would take
+that instance over. Resolve the key first, or give it up with --force.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			seconds := int64((drain + time.Second - 1) / time.Second)
 			if seconds < 0 || seconds > 1<<16-1 {
 				return fail(ExitUsage, "--drain %v: use 0s to %ds", drain, 1<<16-1)
 			}
-			return a.with(func(s *session) error { return a.leave(command.Context(), s, uint16(seconds)) })
+			request := binary.BigEndian.AppendUint16(nil, uint16(seconds))
+			if force {
+				request = append(request, leaveForce)
+			}
+			return a.with(func(s *session) error { return a.leave(command.Context(), s, request, drain) })
 		},
 	}
 	command.Flags().DurationVar(&drain, "drain", 30*time.Second, "longest wait for replacements elsewhere")
+	command.Flags().BoolVar(&force, "force", false, "also stop what runs here of keys in CONFLICT")
 	return command
 }
+
+const leaveForce = 1 // flag of a LEAVE request
 
 // leaveSlack is how much longer than the drain limit leaving may take: stopping has its own grace.
 const leaveSlack = 30 * time.Second
 
-// leave asks the daemon to leave and waits until it is gone.
-func (a *app) leave(ctx context.Context, s *session, seconds uint16) error {
-	a.talk("leaving, at most %d seconds for the hand-over", seconds)
-	if err := s.call(uds.CodeLeave, binary.BigEndian.AppendUint16(nil, seconds), nil); err != nil {
-		return s.explain("leave", err)
-	}
-	limit := time.Now().Add(time.Duration(seconds)*time.Second + leaveSlack)
+// leave asks the daemon to leave and waits until it is gone. That it leaves is said when it does: a request
+// that is refused has begun nothing.
+func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.Duration) error {
+	answer := make(chan error, 1)
+	go func() { answer <- s.call(uds.CodeLeave, request, nil) }()
+	limit := time.Now().Add(drain + leaveSlack)
+	said, accepted := false, false
 	for {
-		probe, err := a.dial()
-		if err != nil {
-			break
-		}
-		reply, err := probe.hello()
-		probe.close()
-		if err != nil || reply.State == "gone" {
-			break
-		}
-		if time.Now().After(limit) {
-			return fail(ExitError, "this cell is still %s: see colloid status", printable(reply.State))
-		}
 		select {
+		case err := <-answer:
+			if err != nil && !(said && a.gone()) {
+				return s.explain("leave", err)
+			}
+			accepted, answer = true, nil
 		case <-ctx.Done():
 			return fail(ExitError, "interrupted; the cell goes on leaving")
 		case <-time.After(200 * time.Millisecond):
 		}
+		state, err := a.state()
+		if accepted && (err != nil || state == "gone") {
+			a.data("left the cluster")
+			return nil
+		}
+		if !said && state == "leaving" {
+			a.talk("leaving, at most %v for the hand-over", drain)
+			said = true
+		}
+		if time.Now().After(limit) {
+			return fail(ExitError, "this cell is still %s: see colloid status", printable(state))
+		}
 	}
-	a.data("left the cluster")
-	return nil
+}
+
+// state asks a daemon where it is in its life, over a connection of its own.
+func (a *app) state() (string, error) {
+	probe, err := a.dial()
+	if err != nil {
+		return "", err
+	}
+	defer probe.close()
+	reply, err := probe.hello()
+	if err != nil {
+		return "", err
+	}
+	return reply.State, nil
+}
+
+// gone reports that no daemon answers any more.
+func (a *app) gone() bool {
+	_, err := a.state()
+	return err != nil
 }
 
 func (a *app) lockCommand() *cobra.Command {

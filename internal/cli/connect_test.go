@@ -215,3 +215,30 @@ func TestParseEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// An option with nothing behind it is refused, whatever the command: a script's variable was not set.
+func TestEmptyOptionsAreRefused(t *testing.T) {
+	for _, arguments := range [][]string{
+		{"--directory", ""}, {"--directory="}, {"--bind", ""}, {"--join", ""}, {"--advertise="}, {"--label", ""},
+		{"--policy", ""}, {"--driver="}, {"--socket", "", "status"}, {"connect", "--directory", "", "host"},
+		{"status", "--socket="},
+	} {
+		r := runCommand("", map[string]string{"COLLOID_DIR": t.TempDir()}, arguments...)
+		r.expectError(t, ExitUsage, "is empty: give it a value or leave it out")
+	}
+}
+
+// Leaving is announced when it has begun: a refusal stands alone.
+func TestLeaveAnnouncesNothingThatIsRefused(t *testing.T) {
+	d := newFake(t)
+	d.status.Cell.State = "active"
+	d.refuse[uds.CodeLeave] = refusal{uds.ErrorPermission, "uid 5 may read but not change"}
+	if r := d.run("", "leave"); r.exit != ExitError || strings.Count(r.errors, "\n") != 1 || strings.Contains(r.errors, "leaving") {
+		t.Errorf("exit %d, %q", r.exit, r.errors)
+	}
+	delete(d.refuse, uds.CodeLeave)
+	d.run("", "leave", "--force", "--drain", "5s").expect(t, 0, "left the cluster\n")
+	if last := d.requests[len(d.requests)-1]; last != `09 "\x00\x05\x01"` {
+		t.Errorf("request %s", last)
+	}
+}

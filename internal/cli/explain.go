@@ -37,6 +37,9 @@ func (a *app) explainWorkload(s *session, name string, format outputFormat) erro
 		return a.printJSON(&e)
 	}
 	a.data("%s: %s%s", e.Key, printable(e.State), reason(e.Reason))
+	for _, note := range e.Notes {
+		a.data("%s", printable(note))
+	}
 	t := newTable(a.Output, "RANK", "CELL", "SCORE", "VERDICT", "INSTANCE")
 	for i, c := range e.Ranking {
 		t.row(fmt.Sprint(i+1), c.Cell, c.Score, c.Verdict, orDash(c.Instance))

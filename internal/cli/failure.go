@@ -11,7 +11,7 @@ import (
 const (
 	ExitOK          = 0
 	ExitError       = 1 // the command failed
-	ExitUsage       = 2 // wrong arguments or an invalid file; nothing was written
+	ExitUsage       = 2 // wrong arguments, an invalid file, an unusable directory; trying again cannot help
 	ExitNeedsHuman  = 3 // `status` shows something that waits for a person
 	ExitUnreachable = 4 // no daemon answers on the socket
 	ExitConflict    = 5 // the key holds concurrent values, or changed since it was read
@@ -21,8 +21,9 @@ const exitCodesHelp = `Exit statuses of every command:
 
   0  success
   1  the command failed; the message says why and what to do
-  2  wrong arguments or an invalid file; nothing was written
-  3  status: something waits for a person (a conflict, a critical alarm)
+  2  wrong arguments, an invalid file (nothing was written), or a state directory that
+     cannot be used; trying again does not help: an init system should not restart
+  3  status, rollout status: something waits for a person (a conflict, a failed update, a critical alarm)
   4  no daemon answers on the socket
   5  the key holds concurrent values, or changed since it was read
 `

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 type fakeDaemon struct {
 	t        *testing.T
 	path     string
+	runnerd  *fakeRunnerd
 	mutex    sync.Mutex
 	keys     map[string][]uds.EntryValue
 	sequence uint64
@@ -31,6 +33,7 @@ type fakeDaemon struct {
 	requests []string // code and payload of everything but GET, LIST and HELLO
 	status   uds.Status
 	refuse   map[uds.Code]refusal
+	sealed   []string // environments that were stored
 	// beforeWrite runs once before the next write is judged: what another operator does meanwhile.
 	beforeWrite func()
 }
@@ -60,6 +63,7 @@ func newFake(t *testing.T) *fakeDaemon {
 			go d.serve(connection)
 		}
 	}()
+	d.runnerd = newFakeRunnerd(t, filepath.Dir(d.path))
 	return d
 }
 
@@ -105,6 +109,16 @@ func (d *fakeDaemon) answer(code uds.Code, payload []byte) (uds.ReplyStatus, []b
 		return document(uds.KeyList{Keys: d.list(string(payload))})
 	case uds.CodeSet, uds.CodeDelete, uds.CodeResolve:
 		return d.write(code, payload)
+	case uds.CodeEnvironment:
+		r, err := uds.ParseEnvironmentRequest(payload)
+		if err != nil {
+			d.t.Errorf("malformed environment request")
+		}
+		if r.Store {
+			d.sealed = append(d.sealed, string(r.Plain))
+		}
+		digest := sha256.Sum256(r.Plain)
+		return uds.OK, digest[:]
 	}
 	d.requests = append(d.requests, fmt.Sprintf("%02x %q", code, payload))
 	switch code {
@@ -188,6 +202,9 @@ func (d *fakeDaemon) hold(texts ...string) string {
 		blocks, err := workload.Parse("test", []byte(text))
 		if err != nil {
 			d.t.Fatal(err)
+		}
+		if spec := blocks[0].Spec; spec.Runtime == workload.RuntimeOCI && spec.ImageDigest == [32]byte{} {
+			spec.ImageDigest = d.runnerd.digest(spec.Image) // as apply would have pinned it
 		}
 		encoded, err := workload.Encode(blocks[0].Spec)
 		if err != nil {

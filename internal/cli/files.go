@@ -36,13 +36,21 @@ type desired struct {
 	encoded []byte
 	place   string // file:line
 	note    string // for people, once everything is valid
+	// environment holds secrets and files, plain, until the daemon has sealed them (F83).
+	environment []byte
 }
 
 // load reads and checks every file completely. It returns either all workloads or one failure that
 // lists everything that is wrong (F156).
 func (a *app) load(flags fileFlags) ([]desired, error) {
 	all, err := a.loadKeys(flags, a.prepare)
-	if err == nil && len(all) == 0 {
+	if err == nil {
+		err = a.resolveImages(all)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
 		a.talk("%s: no workloads in it", strings.Join(flags.files, ", "))
 	}
 	for _, d := range all {
@@ -50,7 +58,7 @@ func (a *app) load(flags fileFlags) ([]desired, error) {
 			a.talk("%s", d.note)
 		}
 	}
-	return all, err
+	return all, nil
 }
 
 // named is the preparation of a block of which only the key counts.
@@ -104,6 +112,9 @@ func (a *app) prepare(block workload.Block) (desired, error) {
 	d := desired{key: block.Key(), spec: block.Spec, place: placeOf(block)}
 	if err := a.fillDigest(&d); err != nil {
 		return d, fmt.Errorf("%s: %w", d.place, err)
+	}
+	if err := a.fetchSources(&d, block); err != nil {
+		return d, err
 	}
 	if err := workload.CheckKey(d.key, d.spec); err != nil {
 		return d, fmt.Errorf("%s: %w", d.place, err)

@@ -70,6 +70,9 @@ func renderEntries(entries *uds.Entries) string {
 		if several {
 			text = commented(text)
 		}
+		for _, name := range v.Sealed {
+			fmt.Fprintf(&b, "# sealed: %s\n", printable(name))
+		}
 		b.WriteString(text)
 	}
 	return b.String()

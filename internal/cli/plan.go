@@ -14,6 +14,7 @@ const (
 	created    verdict = "created"
 	updated    verdict = "updated"
 	unchanged  verdict = "unchanged"
+	retried    verdict = "retried" // unchanged, but its update had failed
 	conflicted verdict = "conflict"
 )
 
@@ -29,6 +30,9 @@ type step struct {
 func (s *session) plan(all []desired) ([]step, error) {
 	steps := make([]step, 0, len(all))
 	for _, d := range all {
+		if err := s.seal(&d, false); err != nil {
+			return nil, err
+		}
 		held, err := s.get(d.key)
 		if err != nil {
 			return nil, err

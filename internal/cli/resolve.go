@@ -57,7 +57,7 @@ func (a *app) resolve(s *session, name string, flags resolveFlags) error {
 	if !inConflict(entries) {
 		return fail(ExitError, "%s is not in conflict: change it with colloid apply", key)
 	}
-	chosen, err := a.choose(entries, flags)
+	chosen, err := a.choose(s, entries, flags)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *app) resolve(s *session, name string, flags resolveFlags) error {
 }
 
 // choose returns the bytes to write, none for a deletion.
-func (a *app) choose(entries *uds.Entries, flags resolveFlags) ([]byte, error) {
+func (a *app) choose(s *session, entries *uds.Entries, flags resolveFlags) ([]byte, error) {
 	if flags.file == "" {
 		if flags.take < 1 || flags.take > len(entries.Entries) {
 			a.adviseConflict(entries)
@@ -104,6 +104,9 @@ func (a *app) choose(entries *uds.Entries, flags resolveFlags) ([]byte, error) {
 	}
 	for _, d := range all {
 		if d.key == entries.Key {
+			if err := s.seal(&d, true); err != nil {
+				return nil, err
+			}
 			return d.encoded, nil
 		}
 	}

@@ -129,7 +129,8 @@ func TestRefusalsAreNotSaidTwice(t *testing.T) {
 	} {
 		d := newFake(t)
 		d.refuse[uds.CodeSet] = c.refusal
-		if r := d.run(web2, "apply", "-f", "-"); r.exit != ExitError || r.errors != c.want {
+		pinned := strings.Replace(web2, "web:1", "web:1@sha256:"+strings.Repeat("a", 64), 1)
+		if r := d.run(pinned, "apply", "-f", "-"); r.exit != ExitError || r.errors != c.want {
 			t.Errorf("exit %d, errors %q, want %q", r.exit, r.errors, c.want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"colloid.net/internal/launcher"
+	"colloid.net/ipc/operator"
 	"colloid.net/ipc/uds"
 	"colloid.net/workload"
 	"github.com/spf13/pflag"
@@ -54,18 +55,35 @@ func (f *runFlags) register(flags *pflag.FlagSet) {
 // every user of the host.
 const environmentJoinKey = "COLLOID_JOIN_KEY"
 
-// runAppliance starts this machine's cell and stays until it is stopped.
-func (a *app) runAppliance(ctx context.Context) error {
+// runAppliance starts this machine's cell and stays until it is stopped. first, if there is one, is done as
+// soon as the daemon answers; when it fails, the cell is stopped again and its error is the result.
+func (a *app) runAppliance(ctx context.Context, first func(*session) error) error {
 	options, err := a.launcherOptions()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go a.announce(ctx, filepath.Join(options.RunDirectory, launcher.SocketName))
-	if err := launcher.Run(ctx, options); err != nil {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	announced := make(chan struct{})
+	go func() {
+		defer close(announced)
+		if err := a.announce(ctx, filepath.Join(options.RunDirectory, launcher.SocketName), first); err != nil {
+			cancel(err)
+		}
+	}()
+	var unusable *launcher.DirectoryError
+	switch err := launcher.Run(ctx, options); {
+	case errors.Is(err, launcher.ErrMisconfigured), errors.As(err, &unusable):
+		return fail(ExitUsage, "%w", err)
+	case err != nil:
 		return fail(ExitError, "%w", err)
 	}
+	var f *failure
+	if errors.As(context.Cause(ctx), &f) {
+		return f
+	}
+	cancel(nil)
+	<-announced
 	return nil
 }
 
@@ -177,14 +195,21 @@ func (a *app) addJoins(p *launcher.Program) error {
 	return nil
 }
 
-// runnerdCapabilities are what the process backend cannot do without. Making and filling control
-// groups needs none, since root owns those files, so SYS_ADMIN is not among them.
+// runnerdCapabilities are what runnerd and its children cannot do without. Making and filling control
+// groups needs none, since root owns those files. runnerd's child that keeps images gives up all but its
+// own share, its child that fetches them has none.
 var runnerdCapabilities = []uintptr{
 	unix.CAP_KILL,         // stop workloads that run as other users
 	unix.CAP_SETUID,       // start a workload as its user
 	unix.CAP_SETGID,       // and with that user's groups only
 	unix.CAP_CHOWN,        // give a workload its scratch directory
 	unix.CAP_DAC_OVERRIDE, // read and remove what workloads left there
+	unix.CAP_SYS_ADMIN,    // images: mount the root of a container, map its ids
+	unix.CAP_SYS_CHROOT,   // images: unpack a layer in a process that sees nothing else
+	unix.CAP_FOWNER,       // images: set modes and times of unpacked files
+	unix.CAP_FSETID,       // images: keep their set-user-id bits
+	unix.CAP_SETFCAP,      // images: keep their file capabilities
+	unix.CAP_MKNOD,        // images: whiteouts of overlays are device nodes 0/0
 }
 
 // helperPrograms are the helpers that are installed. One that is missing is a degradation, not an
@@ -199,7 +224,8 @@ func (a *app) helperPrograms(o launcher.Options) ([]launcher.Program, error) {
 		return nil, fail(ExitError, "%w", err)
 	}
 	p := launcher.Program{Name: "runnerd", Path: path,
-		Arguments:   []string{"--directory", launcher.ProgramDirectory(o.Directory, "runnerd")},
+		Arguments: []string{"--directory", launcher.ProgramDirectory(o.Directory, "runnerd"),
+			"--operator-socket", filepath.Join(o.RunDirectory, operator.SocketName)},
 		Confinement: launcher.Confinement{Bounded: a.Root, Capabilities: runnerdCapabilities}}
 	if a.run.policy != "" {
 		policy, err := filepath.Abs(a.run.policy)
@@ -229,36 +255,52 @@ func parseEndpoint(flag, text string) (string, error) {
 	return pair.String(), nil
 }
 
-// announceInterval and announceTries bound the wait for the first sign of life.
-const (
-	announceInterval = 100 * time.Millisecond
-	announceTries    = 600
-)
+// announceInterval is the pause between two looks at a daemon that starts or joins.
+const announceInterval = 100 * time.Millisecond
 
-// announce tells the operator when the cell is up and what to do next.
-func (a *app) announce(ctx context.Context, socket string) {
-	for range announceTries {
+// announce tells the operator when the cell is up and what to do next, and what keeps it from being what was
+// asked for. The error is that of first.
+func (a *app) announce(ctx context.Context, socket string, first func(*session) error) error {
+	said := ""
+	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-time.After(announceInterval):
 		}
 		client, err := uds.Dial(socket)
 		if err != nil {
 			continue
 		}
-		reply, err := (&session{client, socket}).hello()
+		s := &session{client, socket}
+		reply, err := s.hello()
+		if err == nil && first != nil {
+			if err := first(s); err != nil {
+				client.Close()
+				return err
+			}
+			first = nil
+			reply, err = s.hello()
+		}
 		client.Close()
-		if err != nil || reply.State != "active" {
-			continue
+		switch {
+		case err != nil || reply.State != "active":
+		case reply.Joining == "":
+			a.announceUp(reply, socket)
+			return nil
+		case said != reply.Joining && strings.HasPrefix(reply.Joining, "not "):
+			said = reply.Joining
+			a.talk("colloid: cell %s runs but is %s; it is a cluster of its own for now", reply.Cell, printable(said))
 		}
-		use := ""
-		if a.Variable(launcher.EnvironmentDirectory) == "" && a.run.directory != "" {
-			use = fmt.Sprintf(" --socket %s", socket)
-		}
-		a.talk("colloid: cell %s is up. Look: colloid%s status. Run something: colloid%s apply -f FILE.\n"+
-			"colloid: control-C stops the daemons, workloads go on; `colloid%s leave` stops both",
-			reply.Cell, use, use, use)
-		return
 	}
+}
+
+func (a *app) announceUp(reply *uds.HelloReply, socket string) {
+	use := ""
+	if a.Variable(launcher.EnvironmentDirectory) == "" && a.run.directory != "" {
+		use = fmt.Sprintf(" --socket %s", socket)
+	}
+	a.talk("colloid: cell %s is up. Look: colloid%s status. Run something: colloid%s apply -f FILE.\n"+
+		"colloid: control-C stops the daemons, workloads go on; `colloid%s leave` stops both",
+		reply.Cell, use, use, use)
 }

@@ -121,7 +121,14 @@ func printStatus(w io.Writer, status *uds.Status) error {
 		case c.HeardSeconds >= 0:
 			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
 		}
-		t.row(c.ID, orDash(c.Hostname), c.Address, c.State, orDash(c.Reach), heard, fmt.Sprint(c.Instances))
+		state := c.State
+		if c.Drained {
+			state += " (drained)"
+		}
+		if c.HeldSeconds > 0 {
+			state += fmt.Sprintf(", held back %ds", c.HeldSeconds)
+		}
+		t.row(c.ID, orDash(c.Hostname), c.Address, state, orDash(c.Reach), heard, fmt.Sprint(c.Instances))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -178,7 +185,15 @@ func printWorkloads(w io.Writer, workloads []uds.WorkloadStatus) error {
 		t.row(l.Key, l.Runtime, fmt.Sprintf("%d/%d", l.Ready, l.Replicas), l.State+reason(l.Reason),
 			orDash(strings.Join(shown, ", ")))
 	}
-	return t.flush()
+	if err := t.flush(); err != nil {
+		return err
+	}
+	for _, l := range workloads {
+		for _, note := range l.Notes {
+			fmt.Fprintf(w, "  %s: %s\n", printable(l.Key), printable(note))
+		}
+	}
+	return nil
 }
 
 // describeInstance shows where an instance answers and, unless it is ready, what is wrong.
@@ -195,7 +210,12 @@ func describeInstance(i uds.InstanceInfo) string {
 		where += fmt.Sprintf("%s%d", separator, port)
 	}
 	var notes []string
-	if i.State != "ready" {
+	switch {
+	case i.ExitCode != nil && *i.ExitCode < 0:
+		notes = append(notes, i.State+", exit unknown")
+	case i.ExitCode != nil:
+		notes = append(notes, fmt.Sprintf("%s, exit %d", i.State, *i.ExitCode))
+	case i.State != "ready":
 		notes = append(notes, i.State)
 	}
 	if !i.Placed {
@@ -215,6 +235,10 @@ func printConflict(w io.Writer, c uds.ConflictInfo) {
 	texts := describeValues(c.Key, c.Values)
 	for i, v := range c.Values {
 		fmt.Fprintf(w, "  %d  %s  by cell %s at {%s}\n", i+1, texts[i], v.Actor, dotOf(v))
+	}
+	if cell, drain := drainedCell(c.Key); drain {
+		fmt.Fprintf(w, "  it takes no new work meanwhile; decide with `colloid drain %s` or `colloid uncordon %s`\n", cell, cell)
+		return
 	}
 	fmt.Fprintf(w, "  what runs is left as it is; choose with\n"+
 		"    colloid resolve %s --seen %s --take N\n    colloid resolve %s --seen %s --from-file FILE\n",

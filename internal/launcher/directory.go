@@ -61,6 +61,9 @@ func prepareRoot(path string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("state directory %q is not an absolute path", path)
 	}
+	if filepath.Clean(path) == "/" {
+		return errors.New("the state directory cannot be /: choose a directory of its own with --directory")
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -79,7 +82,7 @@ func prepareRoot(path string) error {
 	owner := info.Sys().(*syscall.Stat_t).Uid
 	switch {
 	case !info.IsDir():
-		return fmt.Errorf("%s is not a directory", path)
+		return fmt.Errorf("%s is not a directory (mode %v): move it away, or choose another with --directory", path, info.Mode())
 	case owner != uint32(os.Geteuid()):
 		return fmt.Errorf("state directory %s belongs to user %d, not to you (%d): choose another with --directory",
 			path, owner, os.Geteuid())
@@ -120,6 +123,9 @@ func checkReachable(path string, id Identity) error {
 // prepareOwned creates a directory that belongs to id (nil: to the caller) with exactly this mode.
 // If it belonged to somebody else before, its contents change hands too.
 func prepareOwned(path string, mode os.FileMode, id *Identity) error {
+	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+		return fmt.Errorf("%s is not a directory (mode %v): move it away", path, info.Mode())
+	}
 	if err := os.MkdirAll(path, mode); err != nil {
 		return err
 	}

@@ -28,11 +28,21 @@ type Options struct {
 	Log          *log.Logger
 
 	// Shortened by tests; zero means the constants of this package.
-	StopGrace, BackoffMin, BackoffMax, BackoffReset time.Duration
+	StopGrace, BackoffMin, BackoffMax, BackoffReset, DirectoryCheck time.Duration
 }
 
 // ErrMisconfigured means that meshd refuses to run with its configuration; it has said why.
 var ErrMisconfigured = errors.New("meshd cannot run with this configuration (see its message above)")
+
+// DirectoryError says that the directories cannot be used as they are: a person has to change something before
+// the next try.
+type DirectoryError struct{ cause error }
+
+func (e *DirectoryError) Error() string { return e.cause.Error() }
+func (e *DirectoryError) Unwrap() error { return e.cause }
+
+// errBusy means that another launcher holds the directory; that may pass.
+var errBusy = errors.New("in use")
 
 // launcher is one run of Run; everything belongs to its goroutine.
 type launcher struct {
@@ -40,6 +50,8 @@ type launcher struct {
 	meshd   *child
 	helpers []*child
 	exits   chan exit
+	lock    *os.File
+	trouble string // with the directories, as it was said last
 }
 
 // Run starts everything and returns when ctx is done and the children have been stopped, when the
@@ -48,30 +60,80 @@ func Run(ctx context.Context, options Options) error {
 	if err := options.complete(); err != nil {
 		return err
 	}
-	if err := prepareRoot(options.Directory); err != nil {
-		return err
-	}
-	if options.Identity != nil {
-		if err := checkReachable(options.Directory, *options.Identity); err != nil {
-			return err
-		}
-	}
-	lock, err := lockDirectory(options.Directory)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := options.prepareDirectories(); err != nil {
-		return err
-	}
 	l := &launcher{options: options, exits: make(chan exit, 1+len(options.Helpers))}
+	if err := l.takeDirectory(); errors.Is(err, errBusy) {
+		return err
+	} else if err != nil {
+		return &DirectoryError{err}
+	}
+	defer func() { l.lock.Close() }()
 	l.meshd = l.newChild(options.Meshd)
 	for _, h := range options.Helpers {
 		l.helpers = append(l.helpers, l.newChild(h))
 	}
-	err = l.supervise(ctx)
+	err := l.supervise(ctx)
 	l.stop()
 	return err
+}
+
+// takeDirectory makes the state root and all that belongs below it, and locks it.
+func (l *launcher) takeDirectory() error {
+	o := &l.options
+	if err := prepareRoot(o.Directory); err != nil {
+		return err
+	}
+	if o.Identity != nil {
+		if err := checkReachable(o.Directory, *o.Identity); err != nil {
+			return err
+		}
+	}
+	lock, err := lockDirectory(o.Directory)
+	if err != nil {
+		return err
+	}
+	if l.lock != nil {
+		l.lock.Close()
+	}
+	l.lock = lock
+	return o.prepareDirectories()
+}
+
+// directoryCheck is how often the launcher looks whether the directories are still there. The daemons write
+// their files again, but below a root that is not theirs they cannot make a directory.
+const directoryCheck = 3 * time.Second
+
+// keepDirectories makes again what somebody has deleted.
+func (l *launcher) keepDirectories() {
+	o := &l.options
+	missing := ""
+	places := []string{filepath.Join(o.Directory, lockName), o.RunDirectory, ProgramDirectory(o.Directory, o.Meshd.Name)}
+	for _, h := range o.Helpers {
+		places = append(places, ProgramDirectory(o.Directory, h.Name))
+	}
+	for _, place := range places {
+		if _, err := os.Lstat(place); errors.Is(err, os.ErrNotExist) {
+			missing = place
+			break
+		}
+	}
+	if missing == "" {
+		l.trouble = ""
+		return
+	}
+	var err error
+	if missing == places[0] {
+		err = l.takeDirectory()
+	} else {
+		err = o.prepareDirectories()
+	}
+	text := missing + " was deleted while the cell runs and is made again"
+	if err != nil {
+		text = fmt.Sprintf("%s was deleted while the cell runs and cannot be made again: %v", missing, err)
+	}
+	if text != l.trouble {
+		l.options.Log.Print(text)
+	}
+	l.trouble = text
 }
 
 func (o *Options) complete() error {
@@ -90,7 +152,7 @@ func (o *Options) complete() error {
 		standard time.Duration
 	}{
 		{&o.StopGrace, StopGrace}, {&o.BackoffMin, BackoffMin}, {&o.BackoffMax, BackoffMax},
-		{&o.BackoffReset, BackoffReset},
+		{&o.BackoffReset, BackoffReset}, {&o.DirectoryCheck, directoryCheck},
 	} {
 		if *d.value == 0 {
 			*d.value = d.standard
@@ -130,6 +192,8 @@ func (l *launcher) newChild(p Program) *child {
 func (l *launcher) supervise(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	check := time.NewTicker(l.options.DirectoryCheck)
+	defer check.Stop()
 	for {
 		now := time.Now()
 		if err := l.startDue(now); err != nil {
@@ -141,6 +205,8 @@ func (l *launcher) supervise(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
+		case <-check.C:
+			l.keepDirectories()
 		case e := <-l.exits:
 			if done, err := l.handleExit(e); done {
 				return err

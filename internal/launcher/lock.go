@@ -19,15 +19,18 @@ const lockName = "launcher.lock"
 // it ends; children do not inherit it.
 func lockDirectory(root string) (*os.File, error) {
 	path := filepath.Join(root, lockName)
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is not a file: move it away", path), file.Close())
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("a cell already runs on %s (launcher process %s): "+
-				"stop it, or choose another directory with --directory", root, holder(file))
+			return nil, fmt.Errorf("a cell already runs on %s (launcher process %s), the directory is %w: "+
+				"stop it, or choose another directory with --directory", root, holder(file), errBusy)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

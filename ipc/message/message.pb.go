@@ -1142,21 +1142,22 @@ func (x *Hello) GetDegradations() []string {
 }
 
 type Instance struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	State         InstanceState          `protobuf:"varint,3,opt,name=state,proto3,enum=colloid.ipc.InstanceState" json:"state,omitempty"`
-	Pid           uint32                 `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
-	StartTicks    uint64                 `protobuf:"varint,5,opt,name=start_ticks,json=startTicks,proto3" json:"start_ticks,omitempty"` // /proc/<pid>/stat field 22: with pid, the identity of the process
-	ExitCode      int32                  `protobuf:"zigzag32,6,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`     // of the last run; 128+n for signal n; -1 unknown
-	Restarts      uint32                 `protobuf:"varint,7,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // one sentence
-	Ports         []uint32               `protobuf:"varint,9,rep,packed,name=ports,proto3" json:"ports,omitempty"`
-	Spec          []byte                 `protobuf:"bytes,10,opt,name=spec,proto3" json:"spec,omitempty"`                          // what it runs, so that a fresh meshd can adopt it (F58)
-	Address       []byte                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                    // 4 or 16 bytes: its own address in the pod network, empty = the cell's
-	OomKills      uint32                 `protobuf:"varint,12,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"` // since the instance exists
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Id               *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Key              string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	State            InstanceState          `protobuf:"varint,3,opt,name=state,proto3,enum=colloid.ipc.InstanceState" json:"state,omitempty"`
+	Pid              uint32                 `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
+	StartTicks       uint64                 `protobuf:"varint,5,opt,name=start_ticks,json=startTicks,proto3" json:"start_ticks,omitempty"` // /proc/<pid>/stat field 22: with pid, the identity of the process
+	ExitCode         int32                  `protobuf:"zigzag32,6,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`     // of the last run; 128+n for signal n; -1 unknown
+	Restarts         uint32                 `protobuf:"varint,7,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	Reason           string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // one sentence
+	Ports            []uint32               `protobuf:"varint,9,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	Spec             []byte                 `protobuf:"bytes,10,opt,name=spec,proto3" json:"spec,omitempty"`                                                  // what it runs, so that a fresh meshd can adopt it (F58)
+	Address          []byte                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                            // 4 or 16 bytes: its own address in the pod network, empty = the cell's
+	OomKills         uint32                 `protobuf:"varint,12,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`                         // since the instance exists
+	NeedsEnvironment bool                   `protobuf:"varint,40,opt,name=needs_environment,json=needsEnvironment,proto3" json:"needs_environment,omitempty"` // it cannot be started again before a Start brings its environment (F83)
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
@@ -1271,6 +1272,13 @@ func (x *Instance) GetOomKills() uint32 {
 		return x.OomKills
 	}
 	return 0
+}
+
+func (x *Instance) GetNeedsEnvironment() bool {
+	if x != nil {
+		return x.NeedsEnvironment
+	}
+	return false
 }
 
 // Listing closes the list that follows Hello or List: instances not named do not exist.
@@ -1397,7 +1405,7 @@ const file_message_proto_rawDesc = "" +
 	"\rinstances_max\x18\n" +
 	" \x01(\rR\finstancesMax\x12'\n" +
 	"\x0flimits_enforced\x18\v \x01(\bR\x0elimitsEnforced\x12\"\n" +
-	"\fdegradations\x18\f \x03(\tR\fdegradations\"\xdc\x02\n" +
+	"\fdegradations\x18\f \x03(\tR\fdegradations\"\x89\x03\n" +
 	"\bInstance\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
@@ -1412,7 +1420,8 @@ const file_message_proto_rawDesc = "" +
 	"\x04spec\x18\n" +
 	" \x01(\fR\x04spec\x12\x18\n" +
 	"\aaddress\x18\v \x01(\fR\aaddress\x12\x1b\n" +
-	"\toom_kills\x18\f \x01(\rR\boomKills\"\x1f\n" +
+	"\toom_kills\x18\f \x01(\rR\boomKills\x12+\n" +
+	"\x11needs_environment\x18( \x01(\bR\x10needsEnvironment\"\x1f\n" +
 	"\aListing\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count*\xd0\x01\n" +
 	"\rInstanceState\x12\x14\n" +

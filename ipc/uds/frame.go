@@ -16,11 +16,14 @@ const (
 	CodeResolve Code = 0x06 // w  as Set, expect required
 	CodeList    Code = 0x07 // r  prefix -> KeyList (JSON)
 	CodeConnect Code = 0x08 // w  flags u8 (1 = merge), address text -> ConnectReply (JSON)
-	CodeLeave   Code = 0x09 // w  drain limit seconds u16 -> empty
+	CodeLeave   Code = 0x09 // w  drain limit seconds u16, then, if any, flags u8 (1: force) -> empty
 	CodeForget  Code = 0x0A // w  cell id u64 -> empty
 	CodePeers   Code = 0x0B // r  -> PeerList (JSON)
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
 	CodeDoor    Code = 0x0F // w  u8: 0 unlock, 1 lock -> DoorReply (JSON)
+
+	CodeDrain       Code = 0x20 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
+	CodeEnvironment Code = 0x21 // w  EnvironmentRequest -> digest, 32 bytes (F83)
 )
 
 // ReplyStatus is the first byte of a reply frame.

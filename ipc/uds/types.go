@@ -10,6 +10,9 @@ type HelloReply struct {
 	Cell     string `json:"cell"`
 	Version  string `json:"version"`
 	State    string `json:"state"` // booting, syncing, active, leaving, gone
+	// Joining says why the cell is not in the cluster it was told to join at its start; empty: it is, or
+	// was not told to.
+	Joining string `json:"joining,omitempty"`
 }
 
 // Status answers CodeStatus. NeedsHuman decides exit code 3.
@@ -57,11 +60,13 @@ type CellInfo struct {
 	State          string   `json:"state"` // alive, suspect, dead, leaving, gone
 	Self           bool     `json:"self,omitempty"`
 	InPlacement    bool     `json:"in_placement"`
-	Reach          string   `json:"reach"`           // public, punched, relayed, unknown: what strangers can expect
-	Path           string   `json:"path,omitempty"`  // direct, punched, relayed, none: from this cell to it
-	Relay          string   `json:"relay,omitempty"` // the cell a relayed path goes through
-	PathSeconds    float64  `json:"path_seconds"`    // age of the path, 0 = not known
-	PathAttempts   int      `json:"path_attempts"`   // to make it direct, begun by this cell
+	HeldSeconds    int      `json:"held_seconds,omitempty"` // back from the dead, counts fully after that
+	Drained        bool     `json:"drained,omitempty"`      // an operator wants it empty
+	Reach          string   `json:"reach"`                  // public, punched, relayed, unknown: what strangers can expect
+	Path           string   `json:"path,omitempty"`         // direct, punched, relayed, none: from this cell to it
+	Relay          string   `json:"relay,omitempty"`        // the cell a relayed path goes through
+	PathSeconds    float64  `json:"path_seconds"`           // age of the path, 0 = not known
+	PathAttempts   int      `json:"path_attempts"`          // to make it direct, begun by this cell
 	RTTMicrosecond int64    `json:"rtt_us"`
 	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never
 	Version        string   `json:"version,omitempty"`
@@ -102,7 +107,10 @@ type AddressInfo struct {
 	Reach   string `json:"reach"`
 }
 
-// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid.
+// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid, and where the
+// restart policy leaves it at that, ended (all that has ended did so with exit code 0) and failed; held: its last
+// good version runs instead of what was applied; stalled: its update has failed and was stopped. Digest is of what
+// shall run now.
 type WorkloadStatus struct {
 	Key       string         `json:"key"`
 	Runtime   string         `json:"runtime"`
@@ -113,6 +121,9 @@ type WorkloadStatus struct {
 	Reason    string         `json:"reason,omitempty"`
 	Digest    string         `json:"digest"`
 	Instances []InstanceInfo `json:"instances"`
+	Notes     []string       `json:"notes,omitempty"`  // what of the specification is not enforced
+	Wanted    string         `json:"wanted,omitempty"` // digest of what was applied, while it is held back
+	Good      bool           `json:"good,omitempty"`   // this version was ready everywhere
 }
 
 // InstanceInfo is one instance anywhere in the cluster, from the ep.* keys.
@@ -124,8 +135,9 @@ type InstanceInfo struct {
 	Ports    []uint16 `json:"ports,omitempty"`
 	Restarts int      `json:"restarts"`
 	Digest   string   `json:"digest"`
-	Placed   bool     `json:"placed"`        // false: surplus, kept until its successor answers
-	PID      int      `json:"pid,omitempty"` // of instances on the answering cell
+	ExitCode *int     `json:"exit_code,omitempty"` // of an instance in state ended or failed; -1 = unknown
+	Placed   bool     `json:"placed"`              // false: surplus, kept until its successor answers
+	PID      int      `json:"pid,omitempty"`       // of instances on the answering cell
 	Reason   string   `json:"reason,omitempty"`
 }
 
@@ -143,6 +155,8 @@ type EntryValue struct {
 	Value    []byte `json:"value"` // base64 in JSON
 	Text     string `json:"text,omitempty"`
 	Deleted  bool   `json:"deleted,omitempty"`
+	// Sealed names the secrets and files of a specification, never their values (F83).
+	Sealed []string `json:"sealed,omitempty"`
 }
 
 // ContextEntry is one pair of a key's causal context.
@@ -201,6 +215,7 @@ type Explanation struct {
 	Key     string       `json:"key"`
 	State   string       `json:"state"`
 	Reason  string       `json:"reason,omitempty"`
+	Notes   []string     `json:"notes,omitempty"` // what of the specification is not enforced
 	Ranking []RankedCell `json:"ranking"`
 }
 

@@ -37,6 +37,9 @@ func (c *Cell) freshPlan() {
 
 // actuate recomputes the plan when its inputs changed and turns differences into actions.
 func (c *Cell) actuate() {
+	if c.rollout.due.Reached(c.now) {
+		c.views.runDirty = true
+	}
 	if c.runner.holds.Reached(c.now) {
 		c.runner.holds = clock.Never // the fresh plan finds the next one
 		c.planChanged()
@@ -53,6 +56,10 @@ func (c *Cell) actuate() {
 	c.views.runDirty = false
 	input := c.reconcileInput()
 	for _, action := range c.reconciler.Run(c.now, &input) {
+		if !c.fillEnvironment(&action) {
+			c.reconciler.Unsent(action) // it was here a moment ago: the next change looks again
+			continue
+		}
 		if c.config.Runner == nil || !c.config.Runner.Do(action) {
 			c.counters.actionsDelayed++
 			c.reconciler.Unsent(action)
@@ -61,6 +68,12 @@ func (c *Cell) actuate() {
 		c.counters.actions++
 		c.logAction(action)
 	}
+	for _, id := range c.reconciler.DrainingChanged() {
+		if actual, here := c.runner.actual[id]; here {
+			c.publishEndpoint(actual.Key)
+		}
+	}
+	c.watchRollouts()
 }
 
 func (c *Cell) logAction(action reconcile.Action) {
@@ -97,8 +110,12 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		ReadyOld: func(keyHash uint64, cell wire.CellID, slot uint16) bool {
 			return c.isReady(keyHash, cell, slot, 0)
 		},
-		Occupied: c.isOccupied,
-		Actual:   c.actualSorted(),
+		Occupied:  c.isOccupied,
+		Halted:    c.isHalted,
+		Startable: c.startable,
+		Capacity:  c.runner.capacity(),
+		Drained:   c.isDrained(c.config.Self),
+		Actual:    c.actualSorted(),
 	}
 }
 
@@ -166,7 +183,11 @@ func (c *Cell) isOccupied(keyHash uint64, slot uint16) bool {
 
 // computePlan hands the replicated facts, and nothing else, to placement (F72, F73).
 func (c *Cell) computePlan() {
-	var cells []placement.Cell
+	c.plan = c.planner.Compute(c.placementCells(), c.placementWorkloads())
+}
+
+// placementCells lists the cells that count for placement, by id.
+func (c *Cell) placementCells() (cells []placement.Cell) {
 	for _, id := range c.cellIDs() {
 		view := c.views.cells[id]
 		h := c.healthOf(view)
@@ -175,10 +196,11 @@ func (c *Cell) computePlan() {
 		}
 		cells = append(cells, placement.Cell{
 			ID: id, Flags: view.contact.Flags, Arch: view.contact.Arch, Labels: view.contact.Labels,
-			Capacity: view.capacity, NoNew: h == healthKeep,
+			Capacity: view.capacity, NoNew: h == healthKeep, HeldBack: h == healthHeld,
+			Drained: c.isDrained(id),
 		})
 	}
-	c.plan = c.planner.Compute(cells, c.placementWorkloads())
+	return cells
 }
 
 // placementWorkloads lists the workloads with a usable specification, by key hash.

@@ -20,7 +20,49 @@ const (
 	alarmIsolated     = "isolated"
 	alarmMembers      = "members"
 	alarmPath         = "path"
+	alarmLink         = "link"
+	alarmJoining      = "joining"
 )
+
+// Names of alarms about what the process around the cell sees.
+const (
+	AlarmDirectory = "directory" // files of the state directory
+	AlarmSocket    = "socket"    // the command socket
+)
+
+// HostAlarm shows or, with an empty text, withdraws an alarm of the process around the cell. The names are
+// the constants above.
+func (c *Cell) HostAlarm(name, severity, text, hint string) {
+	if name != AlarmDirectory && name != AlarmSocket {
+		panic("cell: no alarm of the host is named " + name)
+	}
+	if text == "" {
+		c.alarms.clear(name)
+		return
+	}
+	c.alarms.raise(name, severity, text, hint)
+}
+
+// SetJoining notes how far the cell is with joining the cluster that its command line names; empty: it is in
+// it. With failed set, status shows it; with final set, nobody tries any more and a person has to act.
+func (c *Cell) SetJoining(text string, failed, final bool) {
+	c.joiningText = text
+	switch {
+	case text == "" || !failed:
+		c.alarms.clear(alarmJoining)
+	case final:
+		c.alarms.raise(alarmJoining, "critical", text, "this cell is a cluster of its own: `colloid connect HOST` when the reason is gone")
+	default:
+		c.alarms.raise(alarmJoining, "warning", text, "this cell is a cluster of its own until then; it keeps trying")
+	}
+}
+
+func (c *Cell) hello() uds.HelloReply {
+	return uds.HelloReply{
+		Protocol: uds.ProtocolVersion, Cell: c.config.Self.String(), Version: c.config.Software,
+		State: c.phase.String(), Joining: c.joiningText,
+	}
+}
 
 // alarmBook holds what an operator should know. Its size is bounded by the number of names above.
 type alarmBook struct{ raised map[string]uds.Alarm }
@@ -51,6 +93,8 @@ type counters struct {
 	joinsDropped, sessions          uint64
 	tooNarrow                       uint64
 	relayed, passedOn, relayRefused uint64
+	otherVersion, noVersion         uint64
+	unknownTypes                    [256]uint64 // by message type (F26)
 	actions, actionsDelayed         uint64
 }
 

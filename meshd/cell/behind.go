@@ -46,7 +46,7 @@ func (c *Cell) refusedReplay(from netip.AddrPort, header wire.Header, size int, 
 		payload := wire.AppendDelta(c.payload[:0], record)
 		if c.guard.AllowSend(c.now, from, wire.HeaderSize+len(payload)+wire.TrailerSize) {
 			c.behind[header.Sender] = c.now
-			c.sendAddress(from, wire.TypeDelta, c.config.Random.Uint32(), payload)
+			c.sendAddress(header.Sender, from, wire.TypeDelta, c.config.Random.Uint32(), payload)
 		}
 		return false
 	})

@@ -54,6 +54,9 @@ func (c *Cell) restore() {
 				"state comes from the other cells; nothing is stopped before it is complete")
 		} else {
 			c.boot.hadSnapshot = true
+			if c.snapshotWithholds() {
+				c.ownWritesLost()
+			}
 		}
 	}
 	for _, raw := range c.config.Writes {
@@ -176,6 +179,9 @@ func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	}
 	if !c.boot.compared {
 		c.boot.compared = true
+		if c.boot.joined && c.livedHere() {
+			c.ownWritesLost()
+		}
 		c.ownStable()
 	}
 	c.startWanted()
@@ -236,7 +242,7 @@ func (c *Cell) restate() {
 	}
 	c.schedule.restate = false
 	self := c.config.Self
-	c.publish(state.ContactKey(self), state.AppendCellContact(nil, c.ownContact()))
+	c.publish(state.ContactKey(self), append(state.AppendCellContact(nil, c.ownContact()), c.config.ContactExtension...))
 	if c.runner.known {
 		c.publish(state.CapacityKey(self), state.AppendCellCapacity(nil, c.runner.capacity()))
 	}
@@ -253,9 +259,10 @@ func (c *Cell) ownContact() state.CellContact {
 	return state.CellContact{
 		SecretHash: c.config.SecretHash,
 		ClusterID:  c.clusterID,
-		Flags:      c.runner.flags(c.store.Degraded()),
-		VersionMin: wire.Version,
-		VersionMax: wire.Version,
+		Flags:      c.runner.flags(c.store.Degraded()) | c.narrowFlag(),
+		VersionMin: c.config.Versions.Min,
+		VersionMax: c.config.Versions.Max,
+		Features:   c.config.Features,
 		KeysMax:    c.config.KeysMax,
 		Arch:       arch,
 		Hostname:   c.config.Hostname,

@@ -42,10 +42,11 @@ type Cell struct {
 	timing Timing
 
 	// What the cell is, whatever cluster it is in.
-	ownName           []byte // its id as it stands in keys, with the dot behind it
-	incarnation       uint32 // of the dots it issues; durable before use (F1)
-	counter           uint64 // of the last dot issued under incarnation
-	statusIncarnation uint32 // of its own status (F47)
+	ownName           []byte        // its id as it stands in keys, with the dot behind it
+	ownLost           clock.Instant // end of the time in which it does not vouch for its own writes, 0 = it does
+	incarnation       uint32        // of the dots it issues; durable before use (F1)
+	counter           uint64        // of the last dot issued under incarnation
+	statusIncarnation uint32        // of its own status (F47)
 	started           clock.Instant
 	now               clock.Instant // of the input being handled
 	phase             Phase
@@ -74,11 +75,15 @@ type Cell struct {
 	runner     runnerState
 	writes     writeState
 	joining    *joinAttempt
-	leaving    *leaveAttempt
-	guests     guestTable
-	checks     addressChecks
-	load       loadState
-	schedule   schedule
+	// What SetJoining was told last.
+	joiningText string
+	narrowAt    clock.Instant // last datagram that did not fit a path, 0 = none
+	narrowLink  bool          // a link of this host is too narrow
+	leaving     *leaveAttempt
+	guests      guestTable
+	checks      addressChecks
+	load        loadState
+	schedule    schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
 	stranger       stranger
@@ -86,9 +91,11 @@ type Cell struct {
 	edgeDue        clock.Instant                 // of the session with it, 0 = had
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
+	spoken         map[wire.CellID]spoken
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
+	rollout        rolloutState
 
 	relayLimit  nat.Limiter
 	relayCopy   []byte           // a datagram to be passed on, opened to check it
@@ -119,6 +126,12 @@ func New(config Config) *Cell {
 	}
 	if config.KeysMax == 0 {
 		config.KeysMax = keysMaxDefault
+	}
+	if config.Versions == (wire.Versions{}) {
+		config.Versions = wire.Spoken
+	}
+	if !config.Versions.Valid() {
+		panic("cell: least protocol version above the greatest")
 	}
 	c := &Cell{
 		config:      config,
@@ -176,6 +189,7 @@ func (c *Cell) enter(cluster Cluster) {
 		c.sealer.Rekey(cluster.Key) // its counter goes on: this cell may have used the key before (F13)
 	}
 	c.opener = seal.NewOpener(cluster.Key, sendersMax)
+	c.opener.Speak(c.config.Versions)
 	c.store = crdt.New(crdt.Options{
 		Self: self, HashKey0: k0, HashKey1: k1, KeysMax: c.config.KeysMax,
 		OwnSequence: c.issued(), // a cluster that is entered again knows the writes of this run
@@ -205,6 +219,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.plan = c.planner.Compute(nil, nil)
 	c.reconciler = reconcile.New(self)
 	c.views.init()
+	c.rollout.init()
 	c.changes = changes{}
 	c.guests.init()
 	c.checks.init()
@@ -213,6 +228,8 @@ func (c *Cell) enter(cluster Cluster) {
 	c.schedule = schedule{}
 	c.successor, c.edgeDue = 0, 0
 	c.stranger = stranger{}
+	c.spoken = nil
+	c.ownLost = 0
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }
@@ -225,9 +242,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		c.receiveRelayed(from, datagram)
 		return
 	}
-	header, payload, trailer, err := wire.ParseHeader(datagram)
+	header, payload, trailer, err := c.config.Versions.ParseHeader(datagram)
 	if err != nil {
-		c.counters.malformed++
+		c.countUnknown(header, err)
 		return
 	}
 	if header.Type == wire.TypeJoin || header.Type == wire.TypeJoinReply {
@@ -256,7 +273,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	c.guard.Received(now, from, len(datagram))
+	c.heardVersion(header.Sender, header.Version)
 	c.heard(header.Sender, from, header.Type)
+	c.guests.speaks(header.Sender, header.Version)
 	c.replyTo, c.replyAddress = header.Sender, from
 	c.dispatch(from, header, payload)
 	c.replyTo = 0
@@ -322,7 +341,7 @@ func (c *Cell) Deadline() clock.Instant {
 	case c.runner.listed && c.views.runDirty:
 		return c.now
 	case c.runner.listed: // without a helper there is nobody to do anything
-		next = clock.Earliest(next, c.reconciler.Deadline())
+		next = clock.Earliest(next, clock.Earliest(c.reconciler.Deadline(), c.rollout.due))
 	}
 	next = clock.Earliest(next, c.runner.holds)
 	next = clock.Earliest(next, c.bootDeadline())

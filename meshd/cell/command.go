@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
@@ -27,10 +26,7 @@ func (c *Cell) Command(now clock.Instant, request Request, reply func(Response))
 func (c *Cell) command(request Request, reply func(Response)) {
 	switch request.Code {
 	case uds.CodeHello:
-		reply(document(uds.HelloReply{
-			Protocol: uds.ProtocolVersion, Cell: c.config.Self.String(),
-			Version: c.config.Software, State: c.phase.String(),
-		}))
+		reply(document(c.hello()))
 	case uds.CodeStatus:
 		reply(c.statusReply(request.Payload))
 	case uds.CodeGet:
@@ -42,11 +38,12 @@ func (c *Cell) command(request Request, reply func(Response)) {
 	case uds.CodeConnect:
 		c.connect(request, reply)
 	case uds.CodeLeave:
-		if len(request.Payload) != 2 {
+		drain, force, ok := parseLeave(request.Payload)
+		if !ok {
 			reply(failure(uds.ErrorInvalid, "leave: malformed request"))
 			return
 		}
-		c.leave(time.Duration(binary.BigEndian.Uint16(request.Payload))*time.Second, reply)
+		c.leave(drain, force, reply)
 	case uds.CodeForget:
 		c.forget(request.Payload, reply)
 	case uds.CodePeers:
@@ -55,6 +52,10 @@ func (c *Cell) command(request Request, reply func(Response)) {
 		reply(c.explainReply(string(request.Payload)))
 	case uds.CodeDoor:
 		c.door(request.Payload, reply)
+	case uds.CodeDrain:
+		c.drainCommand(request.Payload, reply)
+	case uds.CodeEnvironment:
+		c.environmentCommand(request.Payload, reply)
 	default:
 		reply(failure(uds.ErrorInvalid, fmt.Sprintf("command 0x%02x is not known to this version", uint8(request.Code))))
 	}
@@ -87,15 +88,23 @@ func (c *Cell) writeCommand(request Request, reply func(Response)) {
 		reply(response)
 		return
 	}
-	name := strings.Clone(write.Key)
-	c.operatorWrite(name, slices.Clone(write.Value), func(err error) {
+	name, value := strings.Clone(write.Key), slices.Clone(write.Value)
+	before := c.operatorValue(name)
+	c.operatorWrite(name, value, func(err error) {
 		if err != nil {
 			reply(writeFailure(name, err))
 			return
 		}
+		c.remember(name, before, value)
 		register, _ := c.store.Get([]byte(name))
 		reply(Response{Status: uds.OK, Payload: binary.BigEndian.AppendUint64(nil, register.DotDigest())})
 	})
+}
+
+// operatorValue is what a write is about to replace: the newest of the values.
+func (c *Cell) operatorValue(name string) []byte {
+	value, _ := c.newest([]byte(name))
+	return slices.Clone(value)
 }
 
 func writeFailure(key string, err error) Response {
@@ -214,7 +223,7 @@ func (c *Cell) getReply(key string) Response {
 		return Response{Status: uds.NotFound}
 	}
 	entries := uds.Entries{Key: key, Digest: hex64(register.DotDigest())}
-	entries.Entries = entryValues(key, register)
+	entries.Entries = c.entryValues(key, register)
 	for raw := register.Context(); len(raw) >= wire.DotSize; raw = raw[wire.DotSize:] {
 		dot := wire.DotAt(raw)
 		entries.Context = append(entries.Context, uds.ContextEntry{Actor: dot.Actor.String(), Sequence: dot.Sequence})
@@ -222,7 +231,7 @@ func (c *Cell) getReply(key string) Response {
 	return document(entries)
 }
 
-func entryValues(key string, r register) []uds.EntryValue {
+func (c *Cell) entryValues(key string, r register) []uds.EntryValue {
 	var values []uds.EntryValue
 	for raw := r.Entries(); len(raw) > 0; {
 		dot, value, rest, ok := wire.NextEntry(raw)
@@ -232,7 +241,7 @@ func entryValues(key string, r register) []uds.EntryValue {
 		raw = rest
 		values = append(values, uds.EntryValue{
 			Actor: dot.Actor.String(), Sequence: dot.Sequence, Value: slices.Clone(value),
-			Text: describeValue(key, value), Deleted: len(value) == 0,
+			Text: describeValue(key, value), Deleted: len(value) == 0, Sealed: c.environmentNames(key, value),
 		})
 	}
 	if len(values) > 1 && state.IsWorkload([]byte(key)) {
@@ -288,6 +297,12 @@ func describeFact(key string, value []byte) string {
 				return fmt.Sprintf("cpu %dm, memory %d MiB", capacity.CPUMillicores, capacity.MemoryMiB)
 			}
 		}
+	}
+	if _, _, part, ok := state.SplitEnvironment(key); ok {
+		return fmt.Sprintf("sealed secrets and files, part %d, %d bytes", part+1, len(value))
+	}
+	if _, field, ok := state.SplitRollout(key); ok {
+		return describeRollout(field, value)
 	}
 	if _, _, ok := state.SplitEndpoint(key); ok {
 		if endpoint, err := state.ParseCellEndpoint(value); err == nil {
@@ -362,6 +377,9 @@ func (c *Cell) keysOf(id wire.CellID) []string {
 		if denial.cell == id {
 			names = append(names, state.DenyKey(id, denial.workload))
 		}
+	}
+	if c.isDrained(id) {
+		names = append(names, state.DrainKey(id))
 	}
 	return names
 }

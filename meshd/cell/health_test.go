@@ -62,7 +62,7 @@ func TestF68_WhoIsInH(t *testing.T) {
 		{"degraded", func(v *cellView) { v.contact.Flags = state.FlagDegraded }, healthOut},
 		{"ephemeral", func(v *cellView) { v.contact.Flags = state.FlagEphemeral }, healthOut},
 		{"cordoned", func(v *cellView) { v.capacity.Cordoned = true }, healthKeep},
-		{"on hold", func(v *cellView) { v.heldUntil = c.now + 1 }, healthOut},
+		{"on hold", func(v *cellView) { v.heldUntil = c.now + 1 }, healthHeld},
 		{"after the hold", func(v *cellView) { v.heldUntil = c.now }, healthFull},
 	}
 	for _, test := range cases {

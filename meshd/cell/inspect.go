@@ -13,6 +13,14 @@ import (
 // Plan returns what placement said last, for checkers. It is valid until the next input.
 func (c *Cell) Plan() *placement.Plan { return c.plan }
 
+// PlanInput returns, for checkers, what Plan was computed from; current is false if that has changed since.
+func (c *Cell) PlanInput() (cells []placement.Cell, workloads []placement.Workload, current bool) {
+	if c.views.planDirty {
+		return nil, nil, false
+	}
+	return c.placementCells(), c.placementWorkloads(), true
+}
+
 // PlanIsShared reports whether the plan follows from the replicated state alone: it is up to date, and
 // none of the local exceptions applies (isolation, re-admission, a full store; F50, F64, F66; a cell that
 // others call dead counts on itself until its refutation is out).

@@ -81,9 +81,15 @@ type Config struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32 // 0 = 65536
-	Loopback  bool   // accept loopback contacts (tests, demo)
-	Directory string // for status
-	Driver    string // for status
+	// Versions of the protocol that this cell speaks, zero = wire.Spoken; Features are those that its contact
+	// lists. ContactExtension is appended to it: fields as a later version would write them. A simulation
+	// makes cells of a later version with these three (F26, D12).
+	Versions         wire.Versions
+	Features         uint32
+	ContactExtension []byte
+	Loopback         bool   // accept loopback contacts (tests, demo)
+	Directory        string // for status
+	Driver           string // for status
 
 	Random  *rand.Rand
 	Entropy func([]byte) // cryptographic: nonces, handshakes
@@ -132,5 +138,6 @@ type HelperHello struct {
 	Flags          uint32 // state.FlagProcess, FlagOCI, FlagWasm
 	Capacity       state.CellCapacity
 	Degradations   []string
+	Alarms         []string // what a person has to know
 	ConnectionTime clock.Instant
 }

@@ -94,6 +94,7 @@ type health uint8
 
 const (
 	healthOut  health = iota
+	healthHeld        // back from the dead a moment ago: gets what nobody else takes (F64)
 	healthKeep        // keeps what it runs, gets nothing new
 	healthFull
 )
@@ -113,14 +114,14 @@ func (c *Cell) healthOf(view *cellView) health {
 	default:
 		return healthOut
 	}
-	if view.heldUntil > c.now {
-		return healthOut
-	}
 	if c.isolation.alone && c.detector.Suspected(view.id) {
 		return healthOut
 	}
-	if view.hasCapacity && view.capacity.Cordoned {
+	if view.hasCapacity && view.capacity.Cordoned || c.isDrained(view.id) {
 		return healthKeep
+	}
+	if view.heldUntil > c.now {
+		return healthHeld
 	}
 	return healthFull
 }
@@ -130,7 +131,7 @@ func (c *Cell) healthOfSelf(view *cellView) health {
 	switch {
 	case c.store.Degraded():
 		return healthOut
-	case c.phase == Leaving, view.hasCapacity && view.capacity.Cordoned:
+	case c.phase == Leaving, view.hasCapacity && view.capacity.Cordoned, c.isDrained(c.config.Self):
 		return healthKeep
 	}
 	return healthFull

@@ -34,23 +34,26 @@ const (
 type carriedKey struct {
 	name  string
 	value []byte
+	// environment is what the specification in value names, plain: the other cluster's key seals it anew (F83).
+	environment []byte
 }
 
 type joinAttempt struct {
-	key       *seal.Key // of a locked door, nil without
-	handshake *join.Joiner
-	addresses []netip.AddrPort
-	request   []byte
-	next      clock.Instant
-	until     clock.Instant
-	carried   []carriedKey // --merge: the operator keys of the cluster left behind
-	merge     bool
-	ticket    uint64 // of the stored cluster, 0 before the handshake ended
-	welcome   join.Welcome
-	entered   bool
-	waits     bool // all is here but the next incarnation, under which the carried keys are written
-	refusal   string
-	reply     func(Response)
+	key        *seal.Key // of a locked door, nil without
+	handshake  *join.Joiner
+	addresses  []netip.AddrPort
+	request    []byte
+	next       clock.Instant
+	until      clock.Instant
+	carried    []carriedKey // --merge: the operator keys of the cluster left behind
+	merge      bool
+	ticket     uint64 // of the stored cluster, 0 before the handshake ended
+	welcome    join.Welcome
+	entered    bool
+	waits      bool // all is here but the next incarnation, under which the carried keys are written
+	refusal    string
+	seedSpeaks uint8 // greatest version that the seed and this cell speak
+	reply      func(Response)
 }
 
 // connect starts to join. Refusals come at once; everything else through reply.
@@ -101,7 +104,7 @@ func (c *Cell) tickJoin() {
 	}
 	j.next = c.now.Add(joinRetry)
 	header := wire.Header{
-		Type: wire.TypeJoin, PayloadLength: uint16(len(j.request)), Sender: c.config.Self,
+		Version: c.config.Versions.Max, Type: wire.TypeJoin, PayloadLength: uint16(len(j.request)), Sender: c.config.Self,
 	}
 	datagram := append(wire.AppendHeader(c.scratch[:0], header), j.request...)
 	for _, address := range j.addresses {
@@ -150,11 +153,16 @@ func (c *Cell) receiveJoin(from netip.AddrPort, header wire.Header, payload []by
 	if j == nil || j.ticket != 0 || !slices.Contains(j.addresses, from) {
 		return
 	}
+	if header.Version < c.config.Versions.Min {
+		j.refusal = join.RefusedVersion
+		return
+	}
 	welcome, err := j.handshake.Finish(payload)
 	if errors.Is(err, join.ErrFinished) {
 		c.handshake() // somebody sent so many wrong answers that this attempt is over
 	}
 	if err == nil {
+		j.seedSpeaks = min(header.Version, c.config.Versions.Max)
 		c.welcomed(welcome)
 	}
 }
@@ -168,16 +176,18 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 		c.joinedItself()
 		return
 	}
-	door := join.Door{Locked: c.views.doorShut, Key: c.cluster.Key}
+	door := join.Door{Locked: c.views.doorShut, Key: c.cluster.Key, Outdated: header.Version < c.config.Versions.Min}
 	answer, ok := c.seed.Answer(c.now, from, payload, door, func(hello join.Hello) join.Welcome {
-		return c.welcome(hello, from)
+		answer := c.welcome(hello, from)
+		c.guests.speaks(hello.Self, min(header.Version, c.config.Versions.Max))
+		return answer
 	})
 	if !ok {
 		c.counters.joinsDropped++
 		return
 	}
 	reply := wire.Header{
-		Type: wire.TypeJoinReply, PayloadLength: uint16(len(answer)), Sender: c.config.Self, Nonce: header.Nonce,
+		Version: c.config.Versions.Max, Type: wire.TypeJoinReply, PayloadLength: uint16(len(answer)), Sender: c.config.Self, Nonce: header.Nonce,
 	}
 	c.config.Network.Send(from, append(wire.AppendHeader(c.scratch[:0], reply), answer...))
 }
@@ -301,6 +311,9 @@ func (c *Cell) meet(members []wire.Contact, dialled netip.AddrPort) {
 		}
 		if c.members.Get(contact.ID) == nil {
 			c.guests.put(c.now, contact.ID, address, true)
+			if i == 0 {
+				c.guests.speaks(contact.ID, c.joining.seedSpeaks)
+			}
 		}
 		if c.phase == Booting && len(c.boot.peers) < guestsMax {
 			c.boot.peers = append(c.boot.peers, wire.Contact{ID: contact.ID, Address: address})
@@ -329,6 +342,7 @@ func (c *Cell) mergeCarried(key carriedKey) {
 			return
 		}
 	}
+	key = c.reseal(key)
 	dot := c.nextDot()
 	record := wire.Record{
 		KeyHash: c.store.Hash([]byte(key.name)), Name: []byte(key.name), EntryCount: 1,
@@ -348,7 +362,8 @@ func (c *Cell) operatorKeys() []carriedKey {
 			return true
 		}
 		if value, live := r.Live(); live {
-			keys = append(keys, carriedKey{string(r.Name()), slices.Clone(value)})
+			name := string(r.Name())
+			keys = append(keys, carriedKey{name, slices.Clone(value), c.carriedEnvironment(name, value)})
 		}
 		return len(keys) < joinMergeMax
 	})

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -17,6 +18,7 @@ var errLeft = errors.New("this cell has left")
 type leaveAttempt struct {
 	until clock.Instant // end of the hand-over, then of the stopping
 	stop  bool          // what is left here is being stopped
+	force bool          // also what is frozen
 	gone  bool
 	sent  int
 	next  clock.Instant
@@ -26,13 +28,49 @@ type leaveAttempt struct {
 // leaveLinger is how long the GONE status may travel before the cell forgets the cluster.
 const leaveLinger = 500 * time.Millisecond
 
-func (c *Cell) leave(limit time.Duration, reply func(Response)) {
+// leaveForce is the flag of a LEAVE request that stops what is frozen, too.
+const leaveForce = 1
+
+// parseLeave reads a LEAVE request: the drain limit and, if there is one, a byte of flags.
+func parseLeave(payload []byte) (drain time.Duration, force, ok bool) {
+	if len(payload) < 2 || len(payload) > 3 || len(payload) == 3 && payload[2]&^leaveForce != 0 {
+		return 0, false, false
+	}
+	force = len(payload) == 3 && payload[2] == leaveForce
+	return time.Duration(binary.BigEndian.Uint16(payload)) * time.Second, force, true
+}
+
+// frozenHere names the first frozen key of which something runs here. Nobody takes such an instance over, and
+// without an operator's word nobody may stop it either (SAFE-1, F57).
+func (c *Cell) frozenHere() (key string, found bool) {
+	for _, actual := range c.actualSorted() {
+		if actual.State != reconcile.Denied && c.isFrozen(actual.ID.KeyHash) && (!found || actual.Key < key) {
+			key, found = actual.Key, true
+		}
+	}
+	return key, found
+}
+
+func (c *Cell) frozenRefusal(key string) Response {
+	way := "apply a specification that all versions here can read"
+	if _, conflict := c.views.conflicts[key]; conflict {
+		way = "`colloid resolve " + key + "`"
+	}
+	return failure(uds.ErrorInvalid, key+" is frozen and runs here, nobody takes it over: "+way+
+		" first, or stop it with `colloid leave --force`")
+}
+
+func (c *Cell) leave(limit time.Duration, force bool, reply func(Response)) {
 	if c.phase != Active {
 		reply(failure(uds.ErrorBusy, "this cell is "+c.phase.String()))
 		return
 	}
+	if key, found := c.frozenHere(); found && !force {
+		reply(c.frozenRefusal(key))
+		return
+	}
 	c.phase = Leaving
-	c.leaving = &leaveAttempt{until: c.now.Add(limit), reply: reply}
+	c.leaving = &leaveAttempt{until: c.now.Add(limit), force: force, reply: reply}
 	c.statusIncarnation++
 	c.log(LevelInfo, "leaving: handing over for up to "+limit.String())
 	c.announceSelf()
@@ -57,6 +95,10 @@ func (c *Cell) tickLeave() {
 	if !l.gone {
 		if busy := len(c.runner.actual) > 0 && c.runner.connected; busy {
 			if !l.stop && (l.until.Reached(c.now) || !c.hasHeirs()) {
+				if key, found := c.frozenHere(); found && !l.force {
+					c.stay(key)
+					return
+				}
 				c.stopRest()
 			}
 			if !l.until.Reached(c.now) {
@@ -95,7 +137,20 @@ func (c *Cell) hasHeirs() bool {
 // stopSlack is what stopping may take on top of the longest grace among the instances.
 const stopSlack = 5 * time.Second
 
-// stopRest begins to stop what nobody took over in time, in conflict or not: it would run on unwatched.
+// stay takes a leave back: a key became frozen meanwhile. What has moved comes back by placement.
+func (c *Cell) stay(key string) {
+	reply := c.leaving.reply
+	c.leaving = nil
+	c.phase = Active
+	c.statusIncarnation++
+	c.log(LevelWarning, "not leaving: "+key+" is frozen and runs here")
+	c.announceSelf()
+	c.planChanged()
+	reply(c.frozenRefusal(key))
+}
+
+// stopRest begins to stop what nobody took over in time. With force that includes what is frozen: it would run
+// on unwatched, and the operator said so.
 func (c *Cell) stopRest() {
 	longest := reconcile.GraceDefault
 	for _, actual := range c.runner.actual {

@@ -27,8 +27,10 @@ func (c *Cell) enterNetwork() {
 		Suspected: c.detector.Suspected,
 	}
 	if alternate, ok := c.config.Network.(Alternate); ok {
-		options.SendAlternate = func(to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
-			alternate.SendAlternate(to, c.seal(c.scratch[:0], kind, nonce, payload))
+		options.SendAlternate = func(id wire.CellID, to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+			if datagram := c.seal(c.scratch[:0], id, kind, nonce, payload); datagram != nil {
+				alternate.SendAlternate(to, datagram)
+			}
 		}
 	}
 	for _, contact := range c.config.Peers {
@@ -81,12 +83,14 @@ func (c *Cell) sendMember(m *member, kind wire.Type, nonce uint32, payload []byt
 	for _, hop := range hops[:count] {
 		c.nat.Sent(c.now, m.ID, nat.Route{Direct: hop.Relay == 0, Relay: hop.Relay}, asks)
 		if hop.Relay == 0 {
-			c.sendAddress(hop.Address, kind, nonce, payload)
+			c.sendAddress(m.ID, hop.Address, kind, nonce, payload)
 			continue
 		}
 		head := wire.AppendRelay(c.scratch[:0], wire.RelayFirst, m.ID)
 		c.counters.relayed++
-		c.transmit(hop.Address, c.seal(head, kind, nonce, payload))
+		if datagram := c.seal(head, m.ID, kind, nonce, payload); datagram != nil {
+			c.transmit(hop.Address, datagram)
+		}
 	}
 	if count == 0 {
 		c.counters.unroutable++
@@ -110,6 +114,7 @@ func (c *Cell) receiveRelayed(from netip.AddrPort, datagram []byte) {
 		return
 	}
 	// Who the sender is, is sure; where it is, a relay cannot say (F155).
+	c.heardVersion(header.Sender, header.Version)
 	if m := c.members.Get(header.Sender); m != nil {
 		returned := c.returned(m)
 		c.detector.Heard(c.now, m.ID)
@@ -147,7 +152,9 @@ func (c *Cell) memberAt(address netip.AddrPort) (found *member) {
 func (c *Cell) sendBack(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
 	head := wire.AppendRelay(c.scratch[:0], wire.RelayFirst, to)
 	c.counters.relayed++
-	c.transmit(c.replyVia, c.seal(head, kind, nonce, payload))
+	if datagram := c.seal(head, to, kind, nonce, payload); datagram != nil {
+		c.transmit(c.replyVia, datagram)
+	}
 }
 
 // creditRelay notes that the home at this address is there.

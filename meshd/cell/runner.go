@@ -2,10 +2,12 @@ package cell
 
 import (
 	"slices"
+	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
+	"colloid.net/workload"
 )
 
 // runnerState is what this cell knows of its runnerd and of the instances on this host.
@@ -64,6 +66,7 @@ func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 		}
 	}
 	c.views.runDirty = true
+	c.drain()
 }
 
 // HelperInstance reports one instance.
@@ -78,6 +81,12 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 			c.counters.rejected++
 			return
 		}
+		if spec, err := workload.Decode(actual.Spec); err == nil {
+			actual.CPUMillicores, actual.MemoryMiB = spec.CPUMillicores, spec.MemoryMiB
+			if actual.Grace == 0 {
+				actual.Grace = time.Duration(spec.StopGraceSeconds) * time.Second
+			}
+		}
 		c.runner.actual[actual.ID] = actual
 	}
 	if actual.State == reconcile.Denied {
@@ -85,6 +94,7 @@ func (c *Cell) HelperInstance(now clock.Instant, actual reconcile.Actual) {
 	}
 	c.views.runDirty = true
 	c.publishEndpoint(actual.Key)
+	c.drain()
 }
 
 // instancesMax bounds what a helper may report; more are ignored and counted.
@@ -102,6 +112,7 @@ func (c *Cell) HelperListing(now clock.Instant) {
 	if c.phase != Booting {
 		c.publishEndpoints()
 	}
+	c.drain()
 }
 
 // HelperGone notes that runnerd is not connected. Its instances go on living (F134).
@@ -158,6 +169,9 @@ func (c *Cell) publishEndpoint(key string) {
 			continue
 		}
 		if instance, ok := endpointInstance(actual); ok {
+			if instance.State == state.EndpointReady && c.reconciler.Draining(actual.ID) {
+				instance.State = state.EndpointDraining
+			}
 			endpoint.Instances = append(endpoint.Instances, instance)
 		}
 	}
@@ -182,8 +196,10 @@ func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 		instance.State = state.EndpointUnready
 	case reconcile.Stopping:
 		instance.State = state.EndpointDraining
-	case reconcile.Backoff, reconcile.Exited:
+	case reconcile.Backoff:
 		instance.State = state.EndpointBackoff
+	case reconcile.Exited:
+		instance.State, instance.ExitCode = state.EndpointExited, actual.ExitCode
 	default:
 		return instance, false
 	}

@@ -98,6 +98,7 @@ func (c *Cell) tickSchedule() {
 	}
 	if c.due(&s.garbage, c.timing.GarbageInterval) {
 		c.collectGarbage()
+		c.forgetNarrow()
 	}
 	// The founder that meets its first cell remembers it at once: from now on it never founds a cluster
 	// again, whatever happens in the next second (F4).
@@ -169,6 +170,14 @@ func (c *Cell) saveSnapshot() {
 	// the directory holds the state of the one before, which must never enter this one (F7).
 	data := binary.BigEndian.AppendUint64(nil, c.clusterID)
 	c.config.Storage.SaveSnapshot(c.persist.snapshotTicket, c.store.AppendSnapshot(data))
+}
+
+// SaveState saves a snapshot out of turn, because the directory no longer holds the last one.
+func (c *Cell) SaveState(now clock.Instant) {
+	c.now = now
+	c.persist.stateDirty = true // also where one is under way, which may be lost, too
+	c.saveSnapshot()
+	c.drain()
 }
 
 // savePeers remembers up to 64 contacts, those heard most recently first.

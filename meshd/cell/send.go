@@ -2,7 +2,6 @@ package cell
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -28,7 +27,7 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 			c.counters.guarded++
 			return
 		}
-		c.sendAddress(address, kind, nonce, payload)
+		c.sendAddress(to, address, kind, nonce, payload)
 		return
 	}
 	if to == c.replyTo && c.replyVia.IsValid() {
@@ -46,20 +45,28 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 		c.counters.guarded++
 		return
 	}
-	c.sendAddress(address, kind, nonce, payload)
+	c.sendAddress(to, address, kind, nonce, payload)
 }
 
-func (c *Cell) sendAddress(address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
-	c.transmit(address, c.seal(c.scratch[:0], kind, nonce, payload))
+// sendAddress sends to a cell at an address, in a version that the cell understands.
+func (c *Cell) sendAddress(to wire.CellID, address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+	if datagram := c.seal(c.scratch[:0], to, kind, nonce, payload); datagram != nil {
+		c.transmit(address, datagram)
+	}
 }
 
-// seal appends a sealed datagram of this cell.
-func (c *Cell) seal(dst []byte, kind wire.Type, nonce uint32, payload []byte) []byte {
+// seal appends a sealed datagram of this cell in a version that the addressee understands; nil if there is none.
+func (c *Cell) seal(dst []byte, to wire.CellID, kind wire.Type, nonce uint32, payload []byte) []byte {
 	if len(payload) > wire.SealedPayloadMax {
 		panic("cell: payload longer than a sealed datagram holds")
 	}
+	version, ok := c.versionFor(to)
+	if !ok {
+		c.counters.noVersion++
+		return nil
+	}
 	header := wire.Header{
-		Type: kind, PayloadLength: uint16(len(payload)), Sender: c.config.Self, Nonce: nonce,
+		Version: version, Type: kind, PayloadLength: uint16(len(payload)), Sender: c.config.Self, Nonce: nonce,
 	}
 	begin := len(dst)
 	dst = append(wire.AppendHeader(dst, header), payload...)
@@ -90,6 +97,7 @@ type guest struct {
 	named   bool // by an operator, a welcome or our own directory, not by the guest itself
 	greeted bool // was sent the cluster key at this address: what it seals proves that it arrived there
 	heard   clock.Instant
+	speaks  uint8 // version of its last message, 0 = not heard
 }
 
 // guestTable holds addresses of cells that own the cluster key but are not members yet: joiners.
@@ -112,19 +120,39 @@ func (t *guestTable) put(now clock.Instant, id wire.CellID, address netip.AddrPo
 		if t.list[i].id == id {
 			named = named || t.list[i].named && t.list[i].address == address
 			greeted := t.list[i].greeted && t.list[i].address == address
-			t.list[i] = guest{id, address, named, greeted, now}
+			t.list[i] = guest{id, address, named, greeted, now, t.list[i].speaks}
 			return
 		}
 		if oldest < 0 || t.list[i].heard < t.list[oldest].heard {
 			oldest = i
 		}
 	}
-	fresh := guest{id, address, named, false, now}
+	fresh := guest{id: id, address: address, named: named, heard: now}
 	if len(t.list) < guestsMax {
 		t.list = append(t.list, fresh)
 	} else {
 		t.list[oldest] = fresh
 	}
+}
+
+// speaks notes in which version a guest was heard.
+func (t *guestTable) speaks(id wire.CellID, version uint8) {
+	for i := range t.list {
+		if t.list[i].id == id {
+			t.list[i].speaks = version
+			return
+		}
+	}
+}
+
+// version returns the version in which a guest was heard, 0 if it was not.
+func (t *guestTable) version(id wire.CellID) uint8 {
+	for i := range t.list {
+		if t.list[i].id == id {
+			return t.list[i].speaks
+		}
+	}
+	return 0
 }
 
 // greet notes that the guest is being sent the cluster key.
@@ -303,7 +331,7 @@ func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
 	}
 	nonce := c.config.Random.Uint32()
 	c.checks.list = append(c.checks.list, addressCheck{id, address, nonce, c.now.Add(2 * time.Second)})
-	c.sendAddress(address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], netip.AddrPort{}))
+	c.sendAddress(id, address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], netip.AddrPort{}))
 }
 
 // addressConfirmed consumes the PONG of an address check.
@@ -353,12 +381,3 @@ func (c *Cell) closest(target wire.CellID) []wire.Contact {
 
 // nodesMax is k, the number of contacts that answer one question (specification 4.5).
 const nodesMax = 20
-
-// PathTooNarrow notes that the path to an address does not carry a full datagram. Nothing is made smaller
-// for it (RES-2): the operator is told, and the cells go on by other ways (F30).
-func (c *Cell) PathTooNarrow(now clock.Instant, to netip.AddrPort) {
-	c.now = now
-	c.counters.tooNarrow++
-	c.alarms.raise(alarmPath, "warning", fmt.Sprintf("the path to %v does not carry %d bytes", to, wire.DatagramMax),
-		"raise the MTU of the link or tunnel in between")
-}

@@ -30,6 +30,10 @@ func (c *Cell) statusReply(payload []byte) Response {
 	for _, alarm := range status.Alarms {
 		status.NeedsHuman = status.NeedsHuman || alarm.Severity == "critical"
 	}
+	for i := range status.Workloads {
+		state := status.Workloads[i].State
+		status.NeedsHuman = status.NeedsHuman || state == "held" || state == "stalled"
+	}
 	if len(payload) == 1 && payload[0]&statusFlagMetrics != 0 {
 		status.Metrics = c.metrics()
 	}
@@ -70,13 +74,16 @@ func (c *Cell) cellInfos() []uds.CellInfo {
 		}
 		info := uds.CellInfo{
 			ID: id.String(), Hostname: view.contact.Hostname, State: "unknown", Self: id == c.config.Self,
-			InPlacement: c.healthOf(view) == healthFull, Reach: view.contact.Reach.String(), HeardSeconds: -1,
+			InPlacement: c.healthOf(view) == healthFull, Drained: c.isDrained(id), Reach: view.contact.Reach.String(), HeardSeconds: -1,
 			Version: view.contact.Software, Arch: view.contact.Arch, Runtimes: runtimesOf(view.contact.Flags),
 			CPUMillicores: view.capacity.CPUMillicores, MemoryMiB: view.capacity.MemoryMiB,
 			LimitsEnforced: view.capacity.LimitsEnforced, Instances: instances[id],
 		}
 		if view.hasStatus {
 			info.State = view.status.Life.String()
+		}
+		if view.heldUntil > c.now {
+			info.HeldSeconds = int((view.heldUntil.Sub(c.now) + time.Second - 1) / time.Second)
 		}
 		c.describeContact(&info, view)
 		info.CPUPercent = c.loadOf(id, state.LoadCPU)
@@ -151,6 +158,7 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 		status.Runtime = runtimeName(view.spec.Runtime)
 		status.Image = view.spec.Image
 		status.Replicas = int(view.spec.Replicas)
+		status.Notes = workloadNotes(view.spec)
 	}
 	old := 0
 	for _, instance := range status.Instances {
@@ -163,23 +171,48 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 			old++
 		}
 	}
+	c.describeRollout(&status, view)
 	unplaced, reason := c.plan.Unplaced(view.hash)
+	ended, how, hasEnded := endedState(&status)
 	_, conflicted := c.views.conflicts[view.key]
 	switch {
 	case conflicted:
 		status.State, status.Reason = "conflict", "frozen until `colloid resolve "+view.key+"`"
 	case view.invalid != "":
 		status.State, status.Reason = "invalid", view.invalid
+	case hasEnded && ended == stateFailed:
+		status.State, status.Reason = ended, how
+	case view.held:
+		status.State, status.Reason = "held", fmt.Sprintf("the last good version %s runs instead of %s, which failed on cell %s: %s",
+			status.Digest, status.Wanted, view.verdict.Cell, view.verdict.Reason)
+	case view.verdict != nil:
+		status.State, status.Reason = "stalled", fmt.Sprintf("the update failed on cell %s and was stopped: %s", view.verdict.Cell,
+			view.verdict.Reason)
 	case unplaced > 0:
 		status.State, status.Reason = "unsatisfied", reason
 	case status.Ready >= status.Replicas:
 		status.State = "ok"
+	case hasEnded:
+		status.State = ended
 	case old > 0:
 		status.State = "updating"
 	default:
 		status.State, status.Reason = "starting", endedReason(status.Instances)
 	}
+	if reason := c.waitsForEnvironment(view); reason != "" && status.Reason == "" && status.State != "ok" {
+		status.Reason = reason
+	}
 	return status
+}
+
+func (c *Cell) describeRollout(status *uds.WorkloadStatus, view *workloadView) {
+	if view.held {
+		status.Wanted = hex64(view.wantedDigest)
+	}
+	if rollout := c.views.rollouts[state.WorkloadName(view.key)]; rollout != nil {
+		good := goodSpec(view.key, rollout.good)
+		status.Good = good != nil && good.InstanceDigest() == view.digest
+	}
 }
 
 // endedReason leads from an instance that does not stay to the cell that knows why.
@@ -214,6 +247,13 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 			}
 			if endpoint.Address.IsValid() {
 				info.Address = endpoint.Address.String()
+			}
+			if instance.State == state.EndpointExited {
+				code := int(instance.ExitCode)
+				info.State, info.ExitCode = stateEnded, &code
+				if code != 0 {
+					info.State = stateFailed
+				}
 			}
 			if unreachable {
 				info.State = "unreachable"
@@ -268,7 +308,7 @@ func (c *Cell) conflictInfos() []uds.ConflictInfo {
 		if !found {
 			continue
 		}
-		infos = append(infos, uds.ConflictInfo{Key: key, Digest: hex64(r.DotDigest()), Values: entryValues(key, r)})
+		infos = append(infos, uds.ConflictInfo{Key: key, Digest: hex64(r.DotDigest()), Values: c.entryValues(key, r)})
 	}
 	return infos
 }
@@ -293,6 +333,9 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		add("warning", "no cell of this cluster has answered for "+waited.Round(time.Second).String()+
 			": this cell only keeps what runs", hint)
 	}
+	for _, text := range c.runner.hello.Alarms {
+		add("critical", "runnerd: "+text, "find out who changed the state directory; a restart of runnerd ends this alarm")
+	}
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
 	}
@@ -300,14 +343,31 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		add("warning", "a router or firewall keeps strangers from this cell, and no other cell can be its home",
 			"make one cell of the cluster reachable: see `colloid netcheck`")
 	}
+	c.versionAlarms(add)
 	for _, id := range c.cellIDs() {
 		if view := c.views.cells[id]; view.hasStatus && view.status.Life == state.Dead {
 			add("warning", "cell "+id.String()+" is dead", "repair it, or `colloid forget "+id.String()+"`")
 		}
 	}
+	for _, id := range c.cellIDs() {
+		if t := &c.views.cells[id].twins; t.twins(c.now) {
+			text, hint := t.alarm(id)
+			add("critical", text, hint)
+		}
+		if view := c.views.cells[id]; id != c.config.Self && view.hasContact && view.contact.Flags&state.FlagNarrow != 0 {
+			add("critical", "cell "+id.String()+" cannot send full datagrams: a path of it is unusable",
+				"raise the MTU of its link or tunnel; its own status names the path")
+		}
+	}
 	for _, w := range workloads {
 		if w.State == "unsatisfied" || w.State == "invalid" {
 			add("warning", w.Key+": "+w.Reason, "colloid explain "+w.Key)
+		}
+		if w.State == stateFailed { // nobody starts it again: this waits for a person
+			add("critical", w.Key+": "+w.Reason, "read its log, then change the workload or delete it")
+		}
+		if w.State == "held" || w.State == "stalled" {
+			add("critical", w.Key+": "+w.Reason, "apply a version that works, or `colloid rollout undo "+w.Key+"`")
 		}
 		if other := c.namesake(w.Key); other > w.Key { // each pair once
 			add("critical", w.Key+" and "+other+" have one name: their instances are mixed up", "delete one of them")
@@ -324,7 +384,7 @@ func (c *Cell) metrics() []uds.Metric {
 	gauge := func(name, help string, value float64) uds.Metric {
 		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "gauge", Value: value}
 	}
-	return []uds.Metric{
+	metrics := []uds.Metric{
 		counter("datagrams_received_total", "datagrams read from the socket", n.received),
 		counter("datagrams_sent_total", "datagrams given to the socket", n.sent),
 		counter("datagram_bytes_sent_total", "bytes given to the socket", n.sentBytes),
@@ -332,6 +392,8 @@ func (c *Cell) metrics() []uds.Metric {
 		counter("datagrams_unsealed_total", "datagrams without a valid seal of this cluster", n.unsealed),
 		counter("records_rejected_total", "records refused by the store", n.rejected),
 		counter("messages_unhandled_total", "messages of types this version does not handle", n.unhandled),
+		counter("datagrams_other_version_total", "datagrams of a protocol version not spoken here", n.otherVersion),
+		counter("messages_no_version_total", "messages to cells without a protocol version in common", n.noVersion),
 		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
 		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
 		counter("datagrams_too_large_total", "datagrams that a path on the way could not carry", n.tooNarrow),
@@ -348,6 +410,13 @@ func (c *Cell) metrics() []uds.Metric {
 		gauge("conflicts", "operator keys in CONFLICT", float64(len(c.views.conflicts))),
 		gauge("instances", "instances on this cell", float64(len(c.runner.actual))),
 	}
+	for kind, dropped := range n.unknownTypes {
+		if dropped > 0 {
+			metrics = append(metrics, counter(fmt.Sprintf("messages_unknown_type_%02x_total", kind),
+				"datagrams of a message type that this version does not know", dropped))
+		}
+	}
+	return metrics
 }
 
 // explainReply tells why a workload runs where it runs (SPEC-REVIEW Part 1 section 5.2, D2).
@@ -358,14 +427,20 @@ func (c *Cell) explainReply(key string) Response {
 	}
 	c.freshPlan()
 	status := c.workloadStatus(view)
-	explanation := uds.Explanation{Key: key, State: status.State, Reason: status.Reason, Ranking: []uds.RankedCell{}}
+	explanation := uds.Explanation{Key: key, State: status.State, Reason: status.Reason, Notes: status.Notes, Ranking: []uds.RankedCell{}}
 	for _, ranked := range c.planner.Explain(view.hash) {
 		line := uds.RankedCell{
 			Cell: ranked.Cell.String(), Score: hex64(ranked.Score), Placed: ranked.Placed, Verdict: ranked.Verdict,
 		}
+		if other := c.views.cells[ranked.Cell]; other != nil && other.heldUntil > c.now {
+			line.Verdict = heldVerdict(ranked.Placed, ranked.Verdict, other.heldUntil.Sub(c.now))
+		}
 		for _, instance := range status.Instances {
 			if instance.Cell == line.Cell {
 				line.Instance = instance.State
+				if instance.ExitCode != nil {
+					line.Instance = exitText(instance)
+				}
 				if instance.Reason != "" { // known of this cell's own only
 					line.Instance += ": " + instance.Reason
 				}
@@ -377,11 +452,17 @@ func (c *Cell) explainReply(key string) Response {
 		other := c.views.cells[id]
 		if other.hasStatus && c.healthOf(other) == healthOut && other.status.Life != state.Gone {
 			verdict := "not in placement: " + other.status.Life.String()
-			if other.heldUntil > c.now {
-				verdict = fmt.Sprintf("back, counts again in %s", other.heldUntil.Sub(c.now).Round(time.Second))
-			}
 			explanation.Ranking = append(explanation.Ranking, uds.RankedCell{Cell: id.String(), Verdict: verdict})
 		}
 	}
 	return document(explanation)
+}
+
+// heldVerdict says of a cell that came back from the dead a moment ago what placement makes of it (F64).
+func heldVerdict(placed bool, verdict string, left time.Duration) string {
+	counts := fmt.Sprintf("died and is back, counts fully in %ds", int((left+time.Second-1)/time.Second))
+	if placed {
+		return verdict + " as last resort: " + counts
+	}
+	return counts
 }

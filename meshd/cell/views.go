@@ -2,6 +2,7 @@ package cell
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,7 +31,9 @@ type views struct {
 	byHash    map[uint64]*workloadView
 	endpoints map[endpointID]*state.CellEndpoint
 	denials   map[endpointID]*state.CellDenial
-	conflicts map[string]struct{} // operator keys in CONFLICT
+	conflicts map[string]struct{}      // operator keys in CONFLICT
+	rollouts  map[string]*rolloutView  // by workload name
+	drained   map[wire.CellID]struct{} // cells that an operator wants empty
 	doorShut  bool
 	planDirty bool // membership or specifications changed
 	planDue   clock.Instant
@@ -38,18 +41,20 @@ type views struct {
 }
 
 type cellView struct {
-	id          wire.CellID
-	hasContact  bool
-	contact     state.CellContact
-	hasCapacity bool
-	capacity    state.CellCapacity
-	hasStatus   bool
-	status      state.CellStatus
+	id           wire.CellID
+	hasContact   bool
+	contact      state.CellContact
+	contactNewer bool // it holds something that must be understood and is not (D12)
+	hasCapacity  bool
+	capacity     state.CellCapacity
+	hasStatus    bool
+	status       state.CellStatus
 
 	outSince  clock.Instant // first moment it was seen out of H, 0 = it is in
 	heldUntil clock.Instant // re-admission (F64)
 	holdTimes int           // consecutive re-admissions, doubles the hold
 	lastOut   clock.Instant
+	twins     twinWatch
 }
 
 type endpointID struct {
@@ -66,6 +71,14 @@ type workloadView struct {
 	digest  uint64
 	frozen  bool
 	invalid string // why the specification cannot be used
+
+	// What the operator wrote. spec, raw and digest differ from it only while it is held back (rollout.go).
+	wanted       *workload.Spec
+	wantedRaw    []byte
+	wantedDigest uint64
+	dots         uint64         // digest of the dots of the operator's write
+	verdict      *state.Verdict // on this very write, nil = none
+	held         bool           // the last good specification counts instead
 }
 
 func (v *views) init() {
@@ -76,6 +89,8 @@ func (v *views) init() {
 		endpoints: make(map[endpointID]*state.CellEndpoint),
 		denials:   make(map[endpointID]*state.CellDenial),
 		conflicts: make(map[string]struct{}),
+		rollouts:  make(map[string]*rolloutView),
+		drained:   make(map[wire.CellID]struct{}),
 		planDirty: true,
 		runDirty:  true,
 	}
@@ -88,7 +103,8 @@ func viewed(name []byte) bool {
 	case bytes.HasPrefix(name, []byte(state.PrefixHealth)):
 		return bytes.HasSuffix(name, []byte(".status")) || bytes.HasSuffix(name, []byte(".contact")) ||
 			bytes.HasSuffix(name, []byte(".capacity"))
-	case bytes.HasPrefix(name, []byte(state.PrefixEndpoint)), bytes.HasPrefix(name, []byte(state.PrefixDeny)):
+	case bytes.HasPrefix(name, []byte(state.PrefixEndpoint)), bytes.HasPrefix(name, []byte(state.PrefixDeny)),
+		bytes.HasPrefix(name, []byte(state.PrefixRollout)), bytes.HasPrefix(name, []byte(state.PrefixEnv)):
 		return true
 	}
 	return state.CategoryOf(name) == state.Operator
@@ -111,6 +127,12 @@ func (c *Cell) view(name []byte) {
 		c.viewWorkload(key)
 	case key == state.DoorKey:
 		c.viewDoor(name)
+	case strings.HasPrefix(key, state.PrefixRollout):
+		c.viewRollout(key)
+	case strings.HasPrefix(key, state.PrefixEnv):
+		c.views.runDirty = true // an instance may wait for it
+	case strings.HasPrefix(key, state.PrefixCell):
+		c.viewDrain(key)
 	}
 	if state.CategoryOf(name) == state.Operator {
 		c.viewConflict(key)
@@ -177,10 +199,12 @@ func (c *Cell) viewHealth(key string) {
 	case "contact":
 		contact, err := state.ParseCellContact(value)
 		view.hasContact = live && err == nil
+		view.contactNewer = live && errors.Is(err, state.ErrCritical)
 		if view.hasContact {
 			view.contact = contact
 		}
 		c.viewIdentity(view)
+		c.watchTwins(view, key)
 	case "capacity":
 		capacity, err := state.ParseCellCapacity(value)
 		view.hasCapacity = live && err == nil
@@ -373,7 +397,9 @@ func (c *Cell) viewWorkload(key string) {
 	if !single {
 		_, value, _ = register.Latest()
 	}
-	view.spec, view.raw, view.digest = nil, nil, 0
+	view.dots = register.DotDigest()
+	view.wanted, view.wantedRaw, view.wantedDigest = nil, nil, 0
+	defer c.applyRollout(view)
 	spec, err := workload.Decode(value)
 	if err == nil {
 		err = workload.CheckKey(key, spec)
@@ -384,7 +410,7 @@ func (c *Cell) viewWorkload(key string) {
 		}
 		return
 	}
-	view.spec, view.raw, view.digest = spec, slices.Clone(value), spec.InstanceDigest()
+	view.wanted, view.wantedRaw, view.wantedDigest = spec, slices.Clone(value), spec.InstanceDigest()
 }
 
 // viewDoor: anything but a single, deleted or empty value means shut; a conflict is answered by the

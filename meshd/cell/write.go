@@ -191,9 +191,10 @@ func (c *Cell) renderOwn(name []byte) []byte {
 //
 // Until the state was compared with somebody's, or while there never was anybody else, nothing is stated: a
 // directory restored from an older copy lacks own writes that others hold, and claiming them would make this
-// cell tell the others that they are superseded (F1).
+// cell tell the others that they are superseded (F1). The same goes, for a day, where own writes are known to
+// be lost.
 func (c *Cell) ownStable() {
-	if !c.boot.compared {
+	if !c.boot.compared || c.ownLost != 0 && !c.ownLost.Reached(c.now) {
 		return
 	}
 	sequence := c.issued()
@@ -201,6 +202,27 @@ func (c *Cell) ownStable() {
 		sequence = min(sequence, c.writes.pending[i].sequence-1)
 	}
 	c.store.OwnStable(sequence)
+}
+
+// ownWritesLost notes that earlier writes of this cell may be with others only: it left and joined again, or
+// its directory is an older copy. Until tombstoneGrace has passed what the others say about them counts (F45 i).
+func (c *Cell) ownWritesLost() { c.ownLost = c.now.Add(tombstoneGrace) }
+
+// livedHere reports whether the cluster that this cell has joined knows an earlier life of it.
+func (c *Cell) livedHere() bool {
+	_, known := c.store.Get([]byte(state.StatusKey(c.config.Self)))
+	return known || c.store.Stable(c.config.Self) > 0
+}
+
+// snapshotWithholds reports whether the snapshot just loaded has own writes that its vector does not cover:
+// then the run that made it did not vouch for them, and this one does not either.
+func (c *Cell) snapshotWithholds() (withholds bool) {
+	stable := c.store.Stable(c.config.Self)
+	c.store.Walk("", func(r register) bool {
+		withholds = wire.ContextLookup(r.Context(), c.config.Self) > stable
+		return !withholds
+	})
+	return withholds
 }
 
 // operatorWrite stores and then applies a write of a person. An empty value deletes. done is called
@@ -379,6 +401,7 @@ func (c *Cell) ownDotAhead() {
 	if c.writes.raises++; c.writes.raises > raisesMax {
 		c.sawOwnIdentity() // a restored disk is behind once, not again and again
 	}
+	c.ownWritesLost()
 	c.alarms.raise(alarmOwnDot, "warning", "the cluster remembers writes that this cell's disk does not",
 		"the state directory was restored from an older copy; its writes go on under a new incarnation")
 	c.raise(target)

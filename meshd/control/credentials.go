@@ -122,4 +122,7 @@ var levels = map[uds.Code]level{
 	uds.CodePeers:   levelRead,
 	uds.CodeExplain: levelRead,
 	uds.CodeDoor:    levelWrite,
+
+	uds.CodeDrain:       levelWrite,
+	uds.CodeEnvironment: levelWrite,
 }

@@ -53,8 +53,11 @@ type Options struct {
 	// Resolver is net.DefaultResolver if nil.
 	Resolver Resolver
 
-	// requestTimeout is shortened in tests.
-	requestTimeout time.Duration
+	// Trouble hears that the socket's file was taken away: what, what to do, and whether it is there again.
+	Trouble func(text, hint string, repaired bool)
+
+	// Shortened in tests.
+	requestTimeout, watchInterval time.Duration
 }
 
 // DefaultOptions are those of this host: the user of this process, groups colloid and colloid-admin.
@@ -65,17 +68,21 @@ func DefaultOptions(path string, handle Handle) Options {
 	}
 }
 
+// ErrObstructed means that something lies at the socket's place that only a person can judge.
+var ErrObstructed = errors.New("control")
+
 // Server owns the socket.
 type Server struct {
-	options  Options
-	listener *net.UnixListener
-	context  context.Context
-	cancel   context.CancelFunc
-	group    sync.WaitGroup
+	options Options
+	context context.Context
+	cancel  context.CancelFunc
+	group   sync.WaitGroup
 
-	mutex   sync.Mutex // guards clients and closed
-	clients map[*client]struct{}
-	closed  bool
+	mutex    sync.Mutex // guards what follows
+	listener *net.UnixListener
+	place    place // of its file
+	clients  map[*client]struct{}
+	closed   bool
 }
 
 // Listen creates the socket. A socket that a dead daemon has left is replaced; one that answers is not.
@@ -92,41 +99,37 @@ func Listen(options Options) (*Server, error) {
 	if options.requestTimeout == 0 {
 		options.requestTimeout = uds.RequestTimeoutSec * time.Second
 	}
-	listener, err := bind(&options)
+	if options.Trouble == nil {
+		options.Trouble = func(string, string, bool) {}
+	}
+	if options.watchInterval == 0 {
+		options.watchInterval = watchInterval
+	}
+	listener, mine, err := bind(&options)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: options, listener: listener, clients: map[*client]struct{}{}}
+	s := &Server{options: options, listener: listener, place: mine, clients: map[*client]struct{}{}}
 	s.context, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
-func bind(options *Options) (*net.UnixListener, error) {
+func bind(options *Options) (*net.UnixListener, place, error) {
 	directory := filepath.Dir(options.Path)
 	if err := os.MkdirAll(filepath.Dir(directory), 0o755); err != nil {
-		return nil, fmt.Errorf("control: directory of the socket: %w", err)
+		return nil, place{}, fmt.Errorf("control: directory of the socket: %w", err)
 	}
 	err := os.Mkdir(directory, 0o750)
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("control: directory of the socket: %w", err)
+		return nil, place{}, fmt.Errorf("control: directory of the socket: %w", err)
 	}
 	if err == nil {
 		options.giveToGroup(directory)
 	}
 	if err := removeStale(options.Path); err != nil {
-		return nil, err
+		return nil, place{}, err
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: options.Path, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("control: %w", err)
-	}
-	// Until here the umask has kept others out: connecting needs write permission.
-	options.giveToGroup(options.Path)
-	if err := os.Chmod(options.Path, 0o660); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("control: %w", err)
-	}
-	return listener, nil
+	return listenAt(options)
 }
 
 // giveToGroup lets the reading group reach the socket. An unprivileged daemon outside that group
@@ -150,7 +153,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("control: %w", err)
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("control: %s exists and is not a socket: move it away", path)
+		return fmt.Errorf("%w: %s exists and is not a socket: move it away", ErrObstructed, path)
 	}
 	connection, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -167,8 +170,9 @@ func removeStale(path string) error {
 
 // Serve accepts clients until Close; it returns nil then.
 func (s *Server) Serve() error {
+	go s.watch()
 	for {
-		connection, err := s.listener.AcceptUnix()
+		connection, err := s.accept()
 		if err != nil {
 			if s.isClosed() {
 				return nil
@@ -195,6 +199,9 @@ func (s *Server) isClosed() bool {
 func (s *Server) Close() error {
 	s.mutex.Lock()
 	s.closed = true
+	if placeOf(s.options.Path) == s.place {
+		os.Remove(s.options.Path)
+	}
 	err := s.listener.Close()
 	for c := range s.clients {
 		c.connection.Close()
@@ -338,6 +345,13 @@ func describe(code uds.Code, payload []byte) string {
 		return "leave"
 	case uds.CodeForget:
 		return fmt.Sprintf("forget %x", payload[:min(len(payload), 8)])
+	case uds.CodeDrain:
+		return fmt.Sprintf("drain %x", payload[:min(len(payload), 9)])
+	case uds.CodeEnvironment: // never the values
+		if r, err := uds.ParseEnvironmentRequest(payload); err == nil {
+			return fmt.Sprintf("environment of %q", r.Key)
+		}
+		return "environment"
 	case uds.CodeDoor:
 		return fmt.Sprintf("door %x", payload[:min(len(payload), 1)])
 	}

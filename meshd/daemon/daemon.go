@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"colloid.net/ipc/supply"
 	"colloid.net/ipc/uds"
@@ -52,6 +53,13 @@ type Options struct {
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
 var ErrLeft = errors.New("the cell has left its cluster")
 
+// ConfigurationError says that the daemon cannot run until a person has changed something: trying again
+// would fail in the same way.
+type ConfigurationError struct{ cause error }
+
+func (e *ConfigurationError) Error() string { return e.cause.Error() }
+func (e *ConfigurationError) Unwrap() error { return e.cause }
+
 // Daemon is one running cell.
 type Daemon struct {
 	options Options
@@ -65,7 +73,11 @@ type Daemon struct {
 	helper  helper
 	log     *logger
 	failure atomic.Pointer[error]
-	stopped chan struct{} // closed when Run ends
+	// Where other cells reach this one.
+	addresses []netip.Addr
+	// Timers that withdraw alarms, by name; of the reactor's goroutine.
+	troubles map[string]*time.Timer
+	stopped  chan struct{} // closed when Run ends
 }
 
 // Run serves until ctx ends, the cell leaves, the launcher goes away, or something breaks.
@@ -163,8 +175,13 @@ func (d *Daemon) open() (err error) {
 		}
 	}()
 	var loaded storage.Loaded
-	d.storage, loaded, err = storage.Open(d.options.Directory, storage.Options{Completed: d.stored})
+	d.storage, loaded, err = storage.Open(d.options.Directory, storage.Options{
+		Completed: d.stored, Trouble: d.directoryTrouble, Rewrite: d.saveState,
+	})
 	if err != nil {
+		if storage.Permanent(err) {
+			err = &ConfigurationError{err}
+		}
 		return err
 	}
 	bind := d.options.Bind
@@ -177,7 +194,7 @@ func (d *Daemon) open() (err error) {
 	if err != nil {
 		return err
 	}
-	d.inbox.wake = d.reactor.Wake
+	d.inbox.attach(d.reactor.Wake)
 	if d.options.SupplyFD >= 0 {
 		if d.supply, err = supply.NewReceiver(d.options.SupplyFD); err != nil {
 			return err
@@ -188,7 +205,11 @@ func (d *Daemon) open() (err error) {
 	}
 	serve := control.DefaultOptions(d.options.Socket, d.handle)
 	serve.Log = func(line string) { d.log.printf("%s", line) }
+	serve.Trouble = d.socketTrouble
 	d.control, err = control.Listen(serve)
+	if errors.Is(err, control.ErrObstructed) {
+		return &ConfigurationError{err}
+	}
 	if err != nil {
 		return err
 	}
@@ -199,6 +220,9 @@ func (d *Daemon) open() (err error) {
 	d.cell = cell.New(config)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
+	for _, candidate := range config.Addresses {
+		d.addresses = append(d.addresses, candidate.Address.Addr().Unmap())
+	}
 	return nil
 }
 

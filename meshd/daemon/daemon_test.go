@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -239,4 +240,72 @@ func TestF59_LoadOfThisHost(t *testing.T) {
 	if d := diskInUse(t.TempDir()); d < 0 || d > 10000 {
 		t.Errorf("disk: %d", d)
 	}
+}
+
+// The state directory and the command socket of a running daemon are deleted: it answers again, its status shows
+// both, and a restart finds everything that was written before and after (F135, F157).
+func TestF135_F157_EverythingIsDeletedUnderARunningDaemon(t *testing.T) {
+	r := launch(t, reactor.DriverAuto)
+	set := func(key string) {
+		t.Helper()
+		spec := workload.Spec{Runtime: workload.RuntimeProcess, Image: "/bin/true", Replicas: 1}
+		encoded, err := workload.Encode(&spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := uds.WriteRequest{Key: key, Value: encoded}
+		response := r.daemon.Command(cell.Request{Code: uds.CodeSet, Payload: request.Append(nil)})
+		if response.Status != uds.OK {
+			t.Fatalf("%s: %+v", key, response)
+		}
+	}
+	eventually(t, "active", func() bool {
+		phase := cell.Booting
+		r.inspect(func(c *cell.Cell) { phase = c.Phase() })
+		return phase == cell.Active
+	})
+	var id string
+	r.inspect(func(c *cell.Cell) { id = c.Self().String() })
+	set("spread.before")
+	if err := os.RemoveAll(r.options.Directory); err != nil {
+		t.Log(err) // it is being filled again
+	}
+	if err := os.RemoveAll(filepath.Dir(r.options.Socket)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both alarms over the socket", func() bool {
+		client, err := uds.Dial(r.options.Socket)
+		if err != nil {
+			return false
+		}
+		defer client.Close()
+		raw, err := client.Do(uds.CodeStatus, []byte{0})
+		if err != nil {
+			return false
+		}
+		var status uds.Status
+		if err := json.Unmarshal(raw, &status); err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, alarm := range status.Alarms {
+			if alarm.Severity == "critical" && (strings.Contains(alarm.Text, "written again") || strings.Contains(alarm.Text, "made again")) {
+				found++
+			}
+		}
+		return found == 2 && status.NeedsHuman
+	})
+	set("spread.after")
+	r.stop()
+	r.start()
+	r.inspect(func(c *cell.Cell) {
+		if c.Self().String() != id {
+			t.Errorf("%s has become %v", id, c.Self())
+		}
+		for _, key := range []string{"spread.before", "spread.after"} {
+			if _, found := c.Store().Get([]byte(key)); !found {
+				t.Errorf("%s is lost", key)
+			}
+		}
+	})
 }

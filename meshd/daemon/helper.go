@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 
 	"colloid.net/ipc/message"
 	"colloid.net/ipc/ring"
@@ -153,8 +154,16 @@ func helloOf(hello *message.Hello) cell.HelperHello {
 	if hello.RunsWasm {
 		flags |= state.FlagWasm
 	}
+	var degradations, alarms []string
+	for _, text := range hello.Degradations {
+		if alarm, ok := strings.CutPrefix(text, message.AlarmPrefix); ok {
+			alarms = append(alarms, alarm)
+		} else {
+			degradations = append(degradations, text)
+		}
+	}
 	return cell.HelperHello{
-		Software: hello.Software, Flags: flags, Degradations: hello.Degradations,
+		Software: hello.Software, Flags: flags, Degradations: degradations, Alarms: alarms,
 		Capacity: state.CellCapacity{
 			CPUMillicores: hello.CpuMillicores, MemoryMiB: hello.MemoryMib, DiskMiB: hello.DiskMib,
 			InstancesMax: hello.InstancesMax, LimitsEnforced: hello.LimitsEnforced,
@@ -174,7 +183,7 @@ func actualOf(instance *message.Instance) (reconcile.Actual, error) {
 		},
 		Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
 		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
-		State: reconcile.State(instance.State),
+		State: reconcile.State(instance.State), NeedsEnvironment: instance.NeedsEnvironment,
 	}
 	for _, port := range instance.Ports {
 		actual.Ports = append(actual.Ports, uint16(port))
@@ -193,9 +202,16 @@ func (h *helper) Do(action reconcile.Action) bool {
 	command := &message.Command{Sequence: h.sequence + 1}
 	switch action.Kind {
 	case reconcile.Start:
-		command.Body = &message.Command_Start{Start: &message.Start{
-			Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID,
-		}}
+		start := &message.Start{Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID}
+		if environment := action.Environment; environment != nil {
+			for _, v := range environment.Variables {
+				start.Environment = append(start.Environment, v.Name+"="+v.Value)
+			}
+			for _, f := range environment.Files {
+				start.Files = append(start.Files, &message.File{Path: f.Path, Mode: uint32(f.Mode), Content: f.Content})
+			}
+		}
+		command.Body = &message.Command_Start{Start: start}
 	case reconcile.Stop:
 		command.Body = &message.Command_Stop{Stop: &message.Stop{
 			Id: id, GraceMilliseconds: uint32(action.Grace.Milliseconds()),

@@ -13,13 +13,25 @@ type inbox struct {
 	spare   []func() // used by run only
 }
 
+// attach says how the reactor is woken. What was posted before waits for it.
+func (b *inbox) attach(wake func()) {
+	b.mutex.Lock()
+	b.wake = wake
+	waits := len(b.waiting) > 0
+	b.mutex.Unlock()
+	if waits {
+		wake()
+	}
+}
+
 func (b *inbox) post(f func()) {
 	b.mutex.Lock()
 	b.waiting = append(b.waiting, f)
+	wake := b.wake
 	first := len(b.waiting) == 1
 	b.mutex.Unlock()
-	if first && b.wake != nil {
-		b.wake()
+	if first && wake != nil {
+		wake()
 	}
 }
 

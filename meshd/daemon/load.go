@@ -19,7 +19,10 @@ func (d *Daemon) sampleLoad() {
 	ticker := time.NewTicker(loadInterval)
 	defer ticker.Stop()
 	var before processorTime
-	for {
+	for round := 0; ; round++ {
+		if round%linkRounds == 1 {
+			d.checkLinks()
+		}
 		now := readProcessorTime()
 		sample := cell.HostLoad{CPU: now.since(before), Memory: memoryInUse(), Disk: diskInUse(d.options.Directory)}
 		if before.total != 0 {

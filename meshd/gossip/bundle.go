@@ -42,6 +42,7 @@ type queued struct {
 	name   [wire.NameMax]byte
 	length uint8
 	except wire.CellID
+	own    bool // the change was made here
 }
 
 // Queue is Spread at the Tick that is due next, together with what else is queued by then.
@@ -54,6 +55,7 @@ func (g *Gossip) Queue(now clock.Instant, name []byte, except wire.CellID) {
 			if q.except != except {
 				q.except = 0 // nobody has all of it already
 			}
+			q.own = q.own || except == 0
 			return
 		}
 	}
@@ -64,7 +66,7 @@ func (g *Gossip) Queue(now clock.Instant, name []byte, except wire.CellID) {
 	if len(g.queue) == 0 {
 		g.flushDue = max(now, g.flushed.Add(window))
 	}
-	g.queue = append(g.queue, queued{except: except, length: uint8(len(name))})
+	g.queue = append(g.queue, queued{except: except, own: except == 0, length: uint8(len(name))})
 	copy(g.queue[len(g.queue)-1].name[:], name)
 }
 
@@ -73,7 +75,7 @@ func (g *Gossip) flush(now clock.Instant) {
 	g.flushed = now
 	if len(g.queue) == 1 {
 		q := &g.queue[0]
-		g.Spread(now, q.name[:q.length], q.except)
+		g.spreadTo(now, q.name[:q.length], q.except, q.own)
 	} else if len(g.queue) > 1 {
 		g.flushBundles(now)
 	}
@@ -84,7 +86,7 @@ func (g *Gossip) flush(now clock.Instant) {
 // by itself, so that it still goes to three cells.
 func (g *Gossip) flushBundles(now clock.Instant) {
 	g.now, g.except = now, 0
-	g.choose()
+	g.choose(false)
 	g.bundled = append(g.bundled[:0], g.targets...)
 	ring := g.ringFirst
 	for i, target := range g.bundled {
@@ -100,7 +102,7 @@ func (g *Gossip) flushBundles(now clock.Instant) {
 	}
 	for j := range g.queue {
 		if q := &g.queue[j]; g.cameFromTarget(q) {
-			g.Spread(now, q.name[:q.length], q.except)
+			g.spreadTo(now, q.name[:q.length], q.except, q.own)
 		}
 	}
 }

@@ -8,11 +8,10 @@ import (
 )
 
 // TestF42_GossipReachesEveryCell writes one key at one cell and counts who has it in the end: with 5 %
-// loss, also with cells dead that nobody knows of, 99 % of the runs must reach everybody alive. In all
-// cases but the last, which is beyond what the flaw asks for, a write costs at most five datagrams per
-// cell. The hops of the longest path are bounded too, by what many runs showed (400 to 1000 each): the
-// median stays within 16 up to 1000 cells with a tenth dead (13) and is 17 with 30 % dead, where the last
-// cells are reached along the ring one by one; p99 is 17 and 22. A hop costs milliseconds.
+// loss, also with cells dead that nobody knows of, 99 % of the runs must reach everybody alive. With a tenth
+// dead a write costs at most five datagrams per cell, and the longest path has at most 16 hops also with 30 %
+// dead, up to 1000 cells (150 runs of 1000: median 13 and p99 16; the few runs here allow one more). 3000 cells
+// keep the datagrams and the coverage. What loses 20 % is beyond what the flaw asks for.
 func TestF42_GossipReachesEveryCell(t *testing.T) {
 	for _, c := range []struct {
 		n, runs    int
@@ -27,13 +26,15 @@ func TestF42_GossipReachesEveryCell(t *testing.T) {
 		{30, 200, 0.05, 0.3, 0.99, 16, 5},
 		{100, 100, 0, 0, 1, 16, 5},
 		{100, 100, 0.05, 0.1, 0.99, 16, 5},
-		{100, 100, 0.05, 0.3, 0.99, 17, 5},
+		{100, 100, 0.05, 0.3, 0.99, 16, 5},
+		{300, 40, 0.05, 0.1, 0.99, 16, 5},
 		{100, 100, 0.20, 0.1, 0.90, 17, 5},
 		{1000, 8, 0, 0, 1, 16, 5},
-		{1000, 8, 0.05, 0.1, 0.99, 17, 5},
-		{1000, 8, 0.05, 0.3, 0.99, 22, 5},
-		{1000, 8, 0.20, 0.1, 0, 22, 5},
-		{1000, 8, 0.20, 0.3, 0, 28, 6},
+		{1000, 20, 0.05, 0.1, 0.99, 16, 5},
+		{1000, 20, 0.05, 0.3, 0.99, 17, 5.5},
+		{1000, 8, 0.20, 0.1, 0, 18, 5},
+		{1000, 8, 0.20, 0.3, 0, 24, 6.5},
+		{3000, 5, 0.05, 0.1, 0.99, 17, 5},
 	} {
 		t.Run(fmt.Sprintf("%d cells, loss %.2f, dead %.2f", c.n, c.loss, c.dead), func(t *testing.T) {
 			complete, have, alive, frames := 0, 0, 0, uint64(0)

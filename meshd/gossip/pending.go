@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	hashSlots = 2 * PendingMax // a power of two
-	none      = int32(-1)
+	hashSlotsMin = 64             // powers of two: the tables double while they are more than half full
+	hashSlotsMax = 2 * PendingMax // so that an idle cell does not hold 64 KiB for frames it never has
+	none         = int32(-1)
 )
 
 // slot is one frame on its way to one peer.
@@ -62,17 +63,35 @@ type pending struct {
 
 func (p *pending) init(seed uint64) {
 	p.seed, p.free = seed|1, none
-	p.nonces, p.keys = make([]int32, hashSlots), make([]int32, hashSlots)
-	for i := range hashSlots {
-		p.nonces[i], p.keys[i] = none, none
-	}
+	p.makeTables(hashSlotsMin)
 	for i := range p.rankOld {
 		p.rankOld[i], p.rankNew[i] = none, none
 	}
 }
 
+func (p *pending) makeTables(size int) {
+	p.nonces, p.keys = make([]int32, size), make([]int32, size)
+	for i := range size {
+		p.nonces[i], p.keys[i] = none, none
+	}
+}
+
+// grow doubles the tables and puts the slots in use into them.
+func (p *pending) grow() {
+	p.makeTables(2 * len(p.nonces))
+	for at := range p.slots {
+		if p.slots[at].used {
+			p.linkKey(int32(at))
+			p.linkNonce(int32(at))
+		}
+	}
+}
+
 // add takes a slot that was not sent yet. The caller keeps to PendingMax.
 func (p *pending) add(peer wire.CellID, keyHash uint64, frame int) int32 {
+	if p.count > len(p.nonces)/2 && len(p.nonces) < hashSlotsMax {
+		p.grow()
+	}
 	at := p.free
 	if at == none {
 		if len(p.slots) == PendingMax {
@@ -164,11 +183,11 @@ func mix(a, b uint64) uint64 {
 }
 
 func (p *pending) nonceHash(peer wire.CellID, nonce uint32) int {
-	return int(mix(mix(uint64(peer), p.seed)^uint64(nonce), p.seed) % hashSlots)
+	return int(mix(mix(uint64(peer), p.seed)^uint64(nonce), p.seed) % uint64(len(p.nonces)))
 }
 
 func (p *pending) keyHash(peer wire.CellID, keyHash uint64, frame uint16) int {
-	return int(mix(mix(uint64(peer)^uint64(frame), p.seed)^keyHash, p.seed) % hashSlots)
+	return int(mix(mix(uint64(peer)^uint64(frame), p.seed)^keyHash, p.seed) % uint64(len(p.keys)))
 }
 
 func (p *pending) linkNonce(at int32) {

@@ -68,7 +68,7 @@ func TestD1_JoinThroughEveryDoor(t *testing.T) {
 		if len(joiner.Request()) != RequestSize || RequestSize != wire.PayloadMax {
 			t.Fatalf("%s: request of %d bytes", test.name, len(joiner.Request()))
 		}
-		reply, ok := answer(t, joiner.Request(), Door{test.locked, cluster}, accepted)
+		reply, ok := answer(t, joiner.Request(), Door{Locked: test.locked, Key: cluster}, accepted)
 		if !ok {
 			t.Fatalf("%s: no reply", test.name)
 		}
@@ -100,7 +100,7 @@ func TestF3_CollisionAndRefusalComeProven(t *testing.T) {
 			// The seed's callback may say more; none of it travels.
 			said := w
 			said.Key, said.Members = cluster, members
-			reply, _ := answer(t, joiner.Request(), Door{false, cluster}, said)
+			reply, _ := answer(t, joiner.Request(), Door{Locked: false, Key: cluster}, said)
 			if got, err := joiner.Finish(reply); err != nil || !reflect.DeepEqual(got, w) {
 				t.Errorf("%+v arrived as %+v, %v", w, got, err)
 			}
@@ -110,7 +110,7 @@ func TestF3_CollisionAndRefusalComeProven(t *testing.T) {
 
 func TestD1_RepliesOfOtherHandshakesAreIgnored(t *testing.T) {
 	first, second := NewJoiner(chacha(1), hello, nil), NewJoiner(chacha(2), hello, nil)
-	reply, _ := answer(t, first.Request(), Door{false, cluster}, accepted)
+	reply, _ := answer(t, first.Request(), Door{Locked: false, Key: cluster}, accepted)
 	if _, err := second.Finish(reply); err != ErrUnrelated {
 		t.Fatalf("reply to another attempt: %v", err)
 	}
@@ -125,7 +125,7 @@ func TestD1_RepliesOfOtherHandshakesAreIgnored(t *testing.T) {
 		t.Fatalf("low order: %v", err)
 	}
 	// Several seeds answer, the first real one counts, nothing before it spoiled it.
-	good, _ := answer(t, second.Request(), Door{false, cluster}, accepted)
+	good, _ := answer(t, second.Request(), Door{Locked: false, Key: cluster}, accepted)
 	for _, bad := range [][]byte{nil, good[:replyHeadSize-1], good[:len(good)-1], append(bytes.Clone(good), 0)} {
 		if _, err := second.Finish(bad); err == nil {
 			t.Fatalf("damaged reply of %d bytes accepted", len(bad))
@@ -144,7 +144,7 @@ func TestD1_RepliesOfOtherHandshakesAreIgnored(t *testing.T) {
 func TestD1_AnyFlippedBitOfTheHandshakeFails(t *testing.T) {
 	for _, psk := range []*seal.Key{nil, doorKey(cluster)} {
 		joiner := NewJoiner(chacha(1), hello, psk)
-		reply, _ := answer(t, joiner.Request(), Door{false, cluster}, accepted)
+		reply, _ := answer(t, joiner.Request(), Door{Locked: false, Key: cluster}, accepted)
 		for bit := range len(reply) * 8 {
 			changed := bytes.Clone(reply)
 			changed[bit/8] ^= 1 << (bit % 8)
@@ -159,7 +159,7 @@ func TestD1_AnyFlippedBitOfTheHandshakeFails(t *testing.T) {
 		for bit := 0; bit < len(request)*8; bit += 61 {
 			changed := bytes.Clone(request)
 			changed[bit/8] ^= 1 << (bit % 8)
-			reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, changed, Door{false, cluster},
+			reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, changed, Door{Locked: false, Key: cluster},
 				func(Hello) Welcome { return accepted })
 			if !ok {
 				continue
@@ -174,7 +174,7 @@ func TestD1_AnyFlippedBitOfTheHandshakeFails(t *testing.T) {
 
 func TestJoinerWorksOnABoundedNumberOfReplies(t *testing.T) {
 	joiner := NewJoiner(chacha(1), hello, nil)
-	good, _ := answer(t, joiner.Request(), Door{false, cluster}, accepted)
+	good, _ := answer(t, joiner.Request(), Door{Locked: false, Key: cluster}, accepted)
 	bad := bytes.Clone(good)
 	bad[len(bad)-1] ^= 1
 	unrelated := bytes.Clone(good)
@@ -214,19 +214,19 @@ func TestD1_SeedIgnoresWhatIsNotARequest(t *testing.T) {
 		"padding not zero":       change(RequestSize-1, 1),
 		"hello of reserved cell": noCell,
 	} {
-		if reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, payload, Door{false, cluster}, never); ok {
+		if reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, payload, Door{Locked: false, Key: cluster}, never); ok {
 			t.Errorf("%s: answered with %x", name, reply)
 		}
 	}
 	seed := NewSeed(chacha(9), Limits{})
-	if _, ok := seed.Answer(1, source, lowOrder, Door{false, cluster},
+	if _, ok := seed.Answer(1, source, lowOrder, Door{Locked: false, Key: cluster},
 		func(Hello) Welcome { return accepted }); ok {
 		t.Error("answered a key of low order")
 	}
 	if _, ok := seed.Answer(1, source, request, Door{}, never); ok {
 		t.Error("answered without a cluster")
 	}
-	if _, ok := seed.Answer(1, netip.AddrPort{}, request, Door{false, cluster}, never); ok {
+	if _, ok := seed.Answer(1, netip.AddrPort{}, request, Door{Locked: false, Key: cluster}, never); ok {
 		t.Error("answered nobody")
 	}
 }
@@ -235,9 +235,15 @@ func TestF26_OtherVersionsAreToldSo(t *testing.T) {
 	joiner := NewJoiner(chacha(1), hello, nil)
 	newer := bytes.Clone(joiner.Request())
 	newer[0] = 2
-	reply, ok := answer(t, newer, Door{true, cluster}, Welcome{})
+	reply, ok := answer(t, newer, Door{Locked: true, Key: cluster}, Welcome{})
 	if !ok {
 		t.Fatal("no reply")
+	}
+	if got, err := joiner.Finish(reply); err != nil || got.Refused != RefusedVersion {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if reply, ok = answer(t, joiner.Request(), Door{Key: cluster, Outdated: true}, Welcome{}); !ok {
+		t.Fatal("no reply to a joiner without a protocol version in common")
 	}
 	if got, err := joiner.Finish(reply); err != nil || got.Refused != RefusedVersion {
 		t.Fatalf("%+v, %v", got, err)
@@ -258,7 +264,7 @@ func TestF22_WelcomeMembers(t *testing.T) {
 	for _, loopback := range []bool{false, true} {
 		joiner := NewJoiner(chacha(1), hello, nil)
 		joiner.Loopback = loopback
-		reply, _ := answer(t, joiner.Request(), Door{false, cluster}, Welcome{Key: cluster, Members: many})
+		reply, _ := answer(t, joiner.Request(), Door{Locked: false, Key: cluster}, Welcome{Key: cluster, Members: many})
 		got, err := joiner.Finish(reply)
 		want := 0
 		if loopback {
@@ -272,8 +278,8 @@ func TestF22_WelcomeMembers(t *testing.T) {
 
 func TestSameSeedSameHandshake(t *testing.T) {
 	one, two := NewJoiner(chacha(1), hello, nil), NewJoiner(chacha(1), hello, nil)
-	replyOne, _ := answer(t, one.Request(), Door{false, cluster}, accepted)
-	replyTwo, _ := answer(t, two.Request(), Door{false, cluster}, accepted)
+	replyOne, _ := answer(t, one.Request(), Door{Locked: false, Key: cluster}, accepted)
+	replyTwo, _ := answer(t, two.Request(), Door{Locked: false, Key: cluster}, accepted)
 	if !bytes.Equal(one.Request(), two.Request()) || !bytes.Equal(replyOne, replyTwo) {
 		t.Fatal("randomness from elsewhere")
 	}
@@ -364,12 +370,12 @@ func FuzzWelcome(f *testing.F) {
 func FuzzHandshake(f *testing.F) {
 	open, locked := NewJoiner(chacha(1), hello, nil), NewJoiner(chacha(1), hello, doorKey(cluster))
 	for _, joiner := range []*Joiner{open, locked} {
-		reply, _ := answer(f, joiner.Request(), Door{false, cluster}, accepted)
+		reply, _ := answer(f, joiner.Request(), Door{Locked: false, Key: cluster}, accepted)
 		f.Add(joiner.Request(), reply)
 	}
 	f.Fuzz(func(t *testing.T, request, reply []byte) {
 		seed := NewSeed(chacha(9), Limits{})
-		if got, ok := seed.Answer(1, source, request, Door{true, cluster},
+		if got, ok := seed.Answer(1, source, request, Door{Locked: true, Key: cluster},
 			func(Hello) Welcome { return accepted }); ok {
 			if len(got) > len(request) {
 				t.Fatalf("reply of %d bytes to %d", len(got), len(request))
@@ -391,7 +397,7 @@ func BenchmarkAnswer(b *testing.B) {
 	loopback := netip.MustParseAddrPort("127.0.0.1:1")
 	for i := 0; b.Loop(); i++ {
 		now := clock.Instant(i) * 1e7
-		if _, ok := seed.Answer(now, loopback, joiner.Request(), Door{true, cluster},
+		if _, ok := seed.Answer(now, loopback, joiner.Request(), Door{Locked: true, Key: cluster},
 			func(Hello) Welcome { return accepted }); !ok {
 			b.Fatal("no answer")
 		}

@@ -129,7 +129,7 @@ func TestAnswerRefusesTooMany(t *testing.T) {
 	seed := NewSeed(chacha(9), tight)
 	joiner := NewJoiner(chacha(1), hello, nil)
 	for i := range 21 {
-		reply, ok := seed.Answer(1, source, joiner.Request(), Door{true, cluster}, nil)
+		reply, ok := seed.Answer(1, source, joiner.Request(), Door{Locked: true, Key: cluster}, nil)
 		got, err := joiner.Finish(reply)
 		want := RefusedLocked
 		if i == 20 {

@@ -12,6 +12,8 @@ import (
 type Door struct {
 	Locked bool     // only joiners with the door key may come in
 	Key    seal.Key // of the cluster; zero answers nobody
+	// Outdated: joiner and cluster have no protocol version in common (F26).
+	Outdated bool
 }
 
 // Seed answers joiners on behalf of a member. It belongs to one goroutine.
@@ -44,7 +46,7 @@ func (s *Seed) Answer(now clock.Instant, from netip.AddrPort, payload []byte, do
 	case refuse:
 		return s.refuse(payload, reasonTooMany), true
 	}
-	if payload[0] != joinVersion {
+	if payload[0] != joinVersion || door.Outdated {
 		return s.refuse(payload, reasonVersion), true
 	}
 	var psk *seal.Key

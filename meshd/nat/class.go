@@ -171,7 +171,7 @@ func (t *Traversal) announce(now clock.Instant) {
 	for _, m := range t.options.Members.Random(t.options.Random, announceMax, found[:0], func(m *overlay.Member) bool {
 		return !m.InService() || !m.Address.IsValid() || m.Heard == 0 || m.NeedsHelp() && t.paths[m.ID] == nil
 	}) {
-		t.options.SendTo(m.Address, wire.TypePing, t.options.Nonce(), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+		t.options.SendTo(m.ID, m.Address, wire.TypePing, t.options.Nonce(), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
 	}
 }
 

@@ -45,10 +45,10 @@ func newBench(own string) *bench {
 		Send: func(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
 			b.sent = append(b.sent, message{to: to, kind: kind, nonce: nonce, payload: append([]byte(nil), payload...)})
 		},
-		SendTo: func(to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+		SendTo: func(_ wire.CellID, to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
 			b.sent = append(b.sent, message{address: to, kind: kind, nonce: nonce, payload: append([]byte(nil), payload...)})
 		},
-		SendAlternate: func(to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+		SendAlternate: func(_ wire.CellID, to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
 			b.called = append(b.called, message{address: to, kind: kind, nonce: nonce})
 		},
 		Check: func(_ wire.CellID, address netip.AddrPort) { b.checked = append(b.checked, address) },

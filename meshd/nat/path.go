@@ -360,7 +360,7 @@ func (t *Traversal) ping(now clock.Instant, p *Path, address netip.AddrPort) {
 	if p.asked == 0 {
 		p.asked = now
 	}
-	t.options.SendTo(address, wire.TypePing, t.options.Nonce(), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+	t.options.SendTo(p.ID, address, wire.TypePing, t.options.Nonce(), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
 }
 
 // forgiveAll lets attempts begin again at once: this cell's own situation has changed.

@@ -159,7 +159,7 @@ func (t *Traversal) endAttempt(p *Path) {
 func (t *Traversal) sendSyns(now clock.Instant, p *Path) {
 	a := p.attempt
 	for _, target := range a.targets[:a.count] {
-		t.options.SendTo(target, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], a.rendezvous))
+		t.options.SendTo(p.ID, target, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], a.rendezvous))
 	}
 	a.syns++
 	if a.syns < len(synOffsets) {
@@ -208,7 +208,7 @@ func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from ne
 	}
 	if request.Target.ID == t.options.Self {
 		if kind == wire.PunchDialGo {
-			t.call(now, from, request.Rendezvous)
+			t.call(asker.ID, from, request.Rendezvous)
 		}
 		return
 	}
@@ -227,19 +227,20 @@ func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from ne
 		Target:     wire.Contact{ID: m.ID, Address: m.Address, Reach: m.Reach, Flags: kind},
 		Rendezvous: request.Rendezvous,
 	}
-	t.options.SendTo(from, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toAsker))
+	t.options.SendTo(asker.ID, from, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toAsker))
 }
 
 // callBack calls a cell on behalf of a coordinator.
 func (t *Traversal) callBack(now clock.Instant, sender *overlay.Member, request wire.PunchReq) {
 	if t.options.Guard.AllowRequest(now, sender.ID) && t.options.Members.Get(request.Target.ID) != nil {
-		t.call(now, request.Target.Address, request.Rendezvous)
+		t.call(request.Target.ID, request.Target.Address, request.Rendezvous)
 	}
 }
 
-func (t *Traversal) call(_ clock.Instant, to netip.AddrPort, rendezvous uint64) {
+func (t *Traversal) call(id wire.CellID, to netip.AddrPort, rendezvous uint64) {
 	if t.options.SendAlternate != nil {
-		t.options.SendAlternate(to, wire.TypePing, uint32(rendezvous), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+		t.options.SendAlternate(id, to, wire.TypePing, uint32(rendezvous),
+			wire.AppendPing(t.payload[:0], netip.AddrPort{}))
 	}
 }
 
@@ -332,6 +333,6 @@ func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.
 		p.answered, p.answers = rendezvous, 0
 	}
 	if p.answers++; p.answers <= len(synOffsets) && t.options.Guard.AllowSend(now, from, size) {
-		t.options.SendTo(from, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], rendezvous))
+		t.options.SendTo(m.ID, from, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], rendezvous))
 	}
 }

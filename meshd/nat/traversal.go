@@ -28,10 +28,10 @@ type Options struct {
 	// Send sends a message to a cell on the way that Route says.
 	Send func(to wire.CellID, t wire.Type, nonce uint32, payload []byte)
 	// SendTo sends a message straight to an address. payload is valid only during the call.
-	SendTo func(to netip.AddrPort, t wire.Type, nonce uint32, payload []byte)
+	SendTo func(to wire.CellID, address netip.AddrPort, t wire.Type, nonce uint32, payload []byte)
 	// SendAlternate is SendTo from another port than the cell's. Optional: without it this cell calls
 	// nobody back.
-	SendAlternate func(to netip.AddrPort, t wire.Type, nonce uint32, payload []byte)
+	SendAlternate func(to wire.CellID, address netip.AddrPort, t wire.Type, nonce uint32, payload []byte)
 	// Check asks an address for the echo of a nonce; if it comes, the caller calls Confirmed.
 	Check func(id wire.CellID, address netip.AddrPort)
 	// Suspected reports cells that this cell fails to reach at present. Optional.

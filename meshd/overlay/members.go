@@ -64,6 +64,7 @@ func (m *Member) ObserveRTT(sample time.Duration) {
 // in it.
 type Members struct {
 	self   wire.CellID
+	most   int
 	sorted []*Member
 	byID   map[wire.CellID]*Member // for Get only; never iterated
 	// version rises with every Upsert that added and every Remove.
@@ -75,7 +76,15 @@ func NewMembers(self wire.CellID) *Members {
 	if !self.Valid() {
 		panic(fmt.Sprintf("overlay: cell id %v is reserved", self))
 	}
-	return &Members{self: self, byID: make(map[wire.CellID]*Member)}
+	return &Members{self: self, most: MembersMax, byID: make(map[wire.CellID]*Member)}
+}
+
+// NewMembersForMeasurement is NewMembers with another bound than MembersMax. A cell does not use it: its replay
+// windows, its peer table and its traffic are made for MembersMax.
+func NewMembersForMeasurement(self wire.CellID, most int) *Members {
+	l := NewMembers(self)
+	l.most = most
+	return l
 }
 
 // Self returns the cell whose view this is.
@@ -100,7 +109,7 @@ func (l *Members) Upsert(id wire.CellID) *Member {
 	if m := l.byID[id]; m != nil {
 		return m
 	}
-	if id == l.self || !id.Valid() || len(l.sorted) >= MembersMax {
+	if id == l.self || !id.Valid() || len(l.sorted) >= l.most {
 		return nil
 	}
 	m := &Member{ID: id}

@@ -20,6 +20,7 @@ const (
 	blockConstraint
 	blockDegraded
 	blockNoNew
+	blockHeldBack
 	// Blockers that depend on the workload or on what was placed before it.
 	blockDenied
 	blockHolds // it has a replica of this workload already
@@ -61,7 +62,9 @@ type class struct {
 }
 
 // cellTakesNew reports whether a cell receives replicas at all.
-func cellTakesNew(cell *Cell) bool { return cell.Flags&state.FlagDegraded == 0 && !cell.NoNew }
+func cellTakesNew(cell *Cell) bool {
+	return cell.Flags&state.FlagDegraded == 0 && !cell.NoNew && !cell.HeldBack
+}
 
 func (c *class) has(node int32) bool {
 	return c.members[node>>6]&(1<<(node&63)) != 0
@@ -146,7 +149,7 @@ func runtimeName(r workload.Runtime) string {
 	return "unknown"
 }
 
-// refusal says why the cell is no member of the class. NoNew comes last: it alone does not keep an
+// refusal says why the cell is no member of the class. NoNew and HeldBack come last: they alone do not keep an
 // anchored replica away.
 func (c *class) refusal(cell *Cell) blocker {
 	if cell.Flags&runtimeFlag(c.runtime) == 0 {
@@ -166,6 +169,9 @@ func (c *class) refusal(cell *Cell) blocker {
 	if cell.NoNew {
 		return blockNoNew
 	}
+	if cell.HeldBack {
+		return blockHeldBack
+	}
 	return blockNothing
 }
 
@@ -184,7 +190,8 @@ func satisfies(labels [][2]string, constraint *workload.Constraint) bool {
 
 // sameOffer reports whether two descriptions of a cell are equal for every class.
 func sameOffer(a, b *Cell) bool {
-	return a.Flags == b.Flags && a.NoNew == b.NoNew && a.Arch == b.Arch && slices.Equal(a.Labels, b.Labels)
+	return a.Flags == b.Flags && a.NoNew == b.NoNew && a.HeldBack == b.HeldBack && a.Arch == b.Arch &&
+		slices.Equal(a.Labels, b.Labels)
 }
 
 func constraintText(constraint *workload.Constraint) string {

@@ -127,6 +127,9 @@ func (p *Planner) lackText(d *demand, n int32, b blocker) string {
 		if cell.Capacity.Cordoned {
 			return "cordoned"
 		}
+		if cell.Drained {
+			return "drained"
+		}
 		return "leaving"
 	case blockDenied:
 		i := slices.Index(d.w.Denied, cell.ID)

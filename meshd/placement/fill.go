@@ -43,7 +43,7 @@ func (p *Planner) placeAnchors(d *demand) {
 			continue
 		}
 		switch d.class.refusal(&p.nodes[n].cell) {
-		case blockNothing, blockNoNew:
+		case blockNothing, blockNoNew, blockHeldBack:
 		default:
 			continue
 		}
@@ -66,6 +66,7 @@ func (p *Planner) placeDemand(plan *Plan, i int32) {
 	} else {
 		p.placeSpread(plan, d, wanted)
 	}
+	p.placeLastResort(plan, d, start, wanted)
 	plan.spans[i] = span{int32(start), int32(len(plan.replicas))}
 	if missing := d.replicas - (len(plan.replicas) - start); missing > 0 {
 		plan.shortfalls = append(plan.shortfalls, p.shortfallOf(d, i, missing))

@@ -146,7 +146,7 @@ func (p *Planner) blockerOf(d *demand, n int32) blocker {
 	cell := &p.nodes[n].cell
 	refusal := d.class.refusal(cell)
 	switch {
-	case refusal == blockNoNew && slices.Contains(d.w.Keepers, cell.ID):
+	case refusal == blockNoNew && slices.Contains(d.w.Keepers, cell.ID), refusal == blockHeldBack:
 	case refusal != blockNothing:
 		return refusal
 	}
@@ -173,7 +173,7 @@ var tallyPhrases = [blockerCount]string{
 	blockInstances:    "%d without a free instance slot",
 	blockPort:         "%d with the host port taken",
 	blockDenied:       "%d deny it by host policy",
-	blockNoNew:        "%d leaving or cordoned",
+	blockNoNew:        "%d leaving or drained",
 	blockRuntime:      "%d without the runtime",
 	blockArchitecture: "%d of another architecture",
 	blockConstraint:   "%d outside the constraints",

@@ -28,6 +28,8 @@ type Planner struct {
 	ids    []wire.CellID
 	order  []int32 // node of ids[i]
 	free   []int32
+	// heldBack are the nodes of cells of this kind.
+	heldBack []int32
 
 	classes  []*class
 	byName   map[string]*class
@@ -87,6 +89,7 @@ func sorted[T any](list []T, key func(*T) uint64, noun string) []T {
 // updateCells brings nodes and classes in line with the list by merging it with the present one.
 func (p *Planner) updateCells(cells []Cell) {
 	ids, order := make([]wire.CellID, 0, len(cells)), make([]int32, 0, len(cells))
+	p.heldBack = p.heldBack[:0]
 	var dropped []int32
 	old := 0
 	for i := range cells {
@@ -107,6 +110,9 @@ func (p *Planner) updateCells(cells []Cell) {
 		} else {
 			n = p.newNode(cell)
 			p.classify(n)
+		}
+		if cell.HeldBack {
+			p.heldBack = append(p.heldBack, n)
 		}
 		ids, order = append(ids, cell.ID), append(order, n)
 	}

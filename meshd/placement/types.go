@@ -20,6 +20,11 @@ type Cell struct {
 	// NoNew says that the cell is leaving or cordoned: it receives no replica. It keeps the replicas
 	// anchored to it and those of workloads that list it in Keepers.
 	NoNew bool
+	// HeldBack says that the cell came back from the dead a moment ago: it receives the replicas that
+	// nobody else takes, and no others (F64).
+	HeldBack bool
+	// Drained says why: an operator wants the cell empty. It is for texts only.
+	Drained bool
 }
 
 // Workload is one specification to place.

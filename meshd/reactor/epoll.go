@@ -3,7 +3,6 @@ package reactor
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
 	"unsafe"
 
 	"colloid.net/meshd/clock"
@@ -14,6 +13,9 @@ import (
 type epoller struct {
 	*core
 	epoll, timerfd int
+	parking        *parking
+	count          int   // events of the last poll
+	failure        error // of the last poll
 	inbox          *inbox
 	timing         bool // the timerfd is armed, for timerAt
 	timerAt        clock.Instant
@@ -99,7 +101,8 @@ func (e *epoller) open() (err error) {
 			return err
 		}
 	}
-	return nil
+	e.parking, err = newParking(e.epoll, func(uintptr) bool { return e.poll() })
+	return err
 }
 
 // add polls fd; the generation comes back with each of its events.
@@ -109,7 +112,10 @@ func (e *epoller) add(fd int, generation uint32) error {
 }
 
 func (e *epoller) freeEpoll() {
-	if e.epoll >= 0 {
+	switch {
+	case e.parking != nil:
+		e.parking.free()
+	case e.epoll >= 0:
 		unix.Close(e.epoll)
 	}
 	if e.timerfd >= 0 {
@@ -136,8 +142,6 @@ func (e *epoller) Run(handler Handler) error {
 	if err := e.start(handler); err != nil {
 		return err
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer e.freeEpoll()
 	defer e.core.free()
 	err := e.loop()
@@ -172,19 +176,30 @@ func (e *epoller) loop() error {
 	return nil
 }
 
+// wait takes the events there are; with block it parks until there is one.
 func (e *epoller) wait(block bool) (int, error) {
-	timeout := 0
-	if block {
-		timeout = -1
+	e.count, e.failure = 0, nil
+	if !block {
+		e.poll()
+	} else if err := e.parking.wait(); err != nil {
+		return 0, fmt.Errorf("reactor: waiting: %w", err)
 	}
-	count, err := unix.EpollWait(e.epoll, e.events[:], timeout)
-	if err == unix.EINTR {
-		return 0, nil
+	return e.count, e.failure
+}
+
+// poll asks once, without waiting, and reports whether there is something to do.
+func (e *epoller) poll() bool {
+	count, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(e.epoll),
+		uintptr(unsafe.Pointer(&e.events[0])), uintptr(len(e.events)), 0, 0, 0)
+	switch errno {
+	case 0:
+		e.count = int(count)
+	case unix.EINTR:
+		return true
+	default:
+		e.failure = fmt.Errorf("reactor: epoll_wait: %w", errno)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("reactor: epoll_wait: %w", err)
-	}
-	return count, nil
+	return e.count > 0 || e.failure != nil
 }
 
 func (e *epoller) handle(fd int, generation uint32) error {
@@ -209,7 +224,7 @@ func (e *epoller) handle(fd int, generation uint32) error {
 // receive takes up to one batch from the socket.
 func (e *epoller) receive() error {
 	e.inbox.prepare()
-	count, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(e.socket.fd),
+	count, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(e.socket.fd),
 		uintptr(unsafe.Pointer(&e.inbox.headers[0])), uintptr(len(e.inbox.headers)), unix.MSG_DONTWAIT, 0, 0)
 	e.readable = false
 	switch errno {
@@ -275,7 +290,7 @@ func (e *epoller) flush() {
 	var refused [refusedMax]refusal
 	count := 0
 	for next := 0; next < total; {
-		sent, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(e.socket.fd),
+		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(e.socket.fd),
 			uintptr(e.outbox.headerAddress(next)), uintptr(total-next), unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case errno == unix.EINTR:

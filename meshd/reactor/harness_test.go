@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// patience is how long tests wait for what must come; an emulated processor on a busy host takes long.
+const patience = 30 * time.Second
+
 // script is a Handler made of functions; nil ones do nothing.
 type script struct {
 	datagram func(from netip.AddrPort, local netip.Addr, datagram []byte)
@@ -93,8 +96,8 @@ func run(t testing.TB, r Reactor, h Handler) (stop func()) {
 				if err != nil {
 					t.Errorf("Run: %v", err)
 				}
-			case <-time.After(5 * time.Second):
-				t.Error("Run did not return within 5 s of Close")
+			case <-time.After(patience):
+				t.Error("Run did not return soon after Close")
 			}
 		})
 	}
@@ -121,7 +124,7 @@ func roundTrip(t testing.TB, c *net.UDPConn, message string) {
 	if _, err := c.Write([]byte(message)); err != nil {
 		t.Fatal(err)
 	}
-	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.SetReadDeadline(time.Now().Add(patience))
 	buffer := make([]byte, 2048)
 	n, err := c.Read(buffer)
 	if err != nil {
@@ -134,9 +137,9 @@ func roundTrip(t testing.TB, c *net.UDPConn, message string) {
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(5 * time.Second); !condition(); {
+	for limit := time.Now().Add(patience); !condition(); {
 		if time.Now().After(limit) {
-			t.Fatalf("within 5 s not: %s", what)
+			t.Fatalf("within %v not: %s", patience, what)
 		}
 		time.Sleep(time.Millisecond)
 	}

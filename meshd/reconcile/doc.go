@@ -20,6 +20,9 @@
 //     them (F75, SAFE-5).
 //   - An update proceeds in rank order within max_unavailable. On one cell the new instance starts
 //     before the old one stops, except when they would share host ports or volumes (F75).
+//   - What serves and has others beside it is announced as draining for Linger before it is stopped (F75).
+//   - A failed rollout replaces nothing that serves; nothing starts before its environment is here (F83).
+//   - A start waits for the room of what leaves; what lost its place to a higher priority leaves for it (F72).
 //   - Everything is level-triggered: an action is repeated every RepeatInterval until the helper's
 //     report shows it (F131).
 //

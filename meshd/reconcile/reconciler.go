@@ -37,13 +37,21 @@ type Reconciler struct {
 	gates   map[slotID]mark     // since when the other ranks let a slot update
 	asked   map[actionID]mark   // when an action was asked for last
 
+	draining        map[InstanceID]mark // since when an instance is announced as draining
+	drainingChanged []InstanceID        // in the last Run
+
 	round   uint64        // number of the present Run: marks that it does not renew are dropped
 	due     clock.Instant // of the next decision that depends on time
 	actual  []*Actual     // sorted by ID, without Gone
 	going   []*Actual     // instances that leave this cell or wait to leave it
 	stops   []Action
 	starts  []startRequest
+	ready   []startRequest // starts for which there is room
+	again   []Action       // starts of instances that exist and lack their environment
+	yields  []yield
 	actions []Action // the result of the last Run
+
+	startingCPU, startingMemory, startingCount uint64 // of ready
 }
 
 // mark is an instant that is forgotten unless every Run renews it.
@@ -72,6 +80,7 @@ func New(self wire.CellID) *Reconciler {
 	return &Reconciler{
 		self: self, due: clock.Never,
 		surplus: make(map[InstanceID]mark), gates: make(map[slotID]mark), asked: make(map[actionID]mark),
+		draining: make(map[InstanceID]mark),
 	}
 }
 
@@ -128,6 +137,8 @@ func (r *Reconciler) Run(now clock.Instant, in *Input) []Action {
 func (r *Reconciler) begin(in *Input) {
 	r.actual, r.going = r.actual[:0], r.going[:0]
 	r.stops, r.starts, r.actions = r.stops[:0], r.starts[:0], r.actions[:0]
+	r.ready, r.again, r.yields, r.drainingChanged = r.ready[:0], r.again[:0], r.yields[:0], r.drainingChanged[:0]
+	r.startingCPU, r.startingMemory, r.startingCount = 0, 0, 0
 	for i := range in.Actual {
 		if in.Actual[i].State != Gone {
 			r.actual = append(r.actual, &in.Actual[i])
@@ -141,9 +152,12 @@ func (r *Reconciler) end() {
 	sweep(r.surplus, r.round)
 	sweep(r.gates, r.round)
 	sweep(r.asked, r.round)
+	r.endDraining()
 	clear(r.actual)
 	clear(r.going)
 	clear(r.starts)
+	clear(r.ready)
+	clear(r.yields)
 }
 
 func sweep[K comparable](marks map[K]mark, round uint64) {

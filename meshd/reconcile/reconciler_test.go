@@ -203,6 +203,8 @@ func TestF75_SurplusIsKeptUntilReplaced(t *testing.T) {
 	b.ready[other] = 9 // an old version there does not count
 	b.expect()
 	b.ready[other] = 1
+	b.expect() // announced as draining first
+	b.wait(Linger)
 	b.expect(stop(1))
 }
 
@@ -307,6 +309,8 @@ func TestF75_StartFirstAndStopFirst(t *testing.T) {
 	b.actual = []Actual{instance(7, Ready), instance(1, Starting)}
 	b.expect()
 	b.actual[1].State = Ready
+	b.expect()
+	b.wait(Linger)
 	b.expect(stop(7))
 
 	for _, change := range []func(*workload.Spec){
@@ -410,6 +414,8 @@ func TestF75_OversubscribedSlots(t *testing.T) {
 	in.Ready = func(_ uint64, _ wire.CellID, slot uint16, _ uint64) bool { return slot < updated }
 	in.ReadyOld = func(uint64, wire.CellID, uint16) bool { return true }
 	in.Actual[0] = inSlot(0, 1)
+	b.r.Run(b.now, in)
+	b.wait(Linger)
 	got := b.r.Run(b.now, in)
 	// Slot 3 is one too many; slot 1 may update because slot 0 is READY; slot 2 waits.
 	if len(got) != 2 || got[0].Kind != Stop || got[0].ID.Slot != 3 ||

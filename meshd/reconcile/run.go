@@ -119,10 +119,20 @@ func (r *run) leave(w *placement.Workload, replicas []placement.Replica, instanc
 	if len(replicas) == 0 && !(r.Plan.ShortOfRoom(w.KeyHash) && r.Plan.TakesNew(r.Self)) {
 		return // nobody else may run it, and this cell does not need the room for others
 	}
+	if unplaced, _ := r.Plan.Unplaced(w.KeyHash); unplaced > 0 && r.Drained {
+		return // emptying a machine is no reason to have fewer copies
+	}
 	end := renew(r.surplus, instance.ID, r.now, r.round).Add(SurplusMax)
-	if len(replicas) > 0 && r.replaced(w, replicas) || end.Reached(r.now) {
+	if len(replicas) > 0 && r.replaced(w, replicas) {
+		r.retireServing(w, instance)
+		return
+	}
+	if end.Reached(r.now) {
 		r.stop(w, instance)
 		return
+	}
+	if len(replicas) == 0 {
+		r.yields = append(r.yields, yield{w, instance})
 	}
 	r.going = append(r.going, instance)
 	r.wake(end)
@@ -150,11 +160,20 @@ func (r *run) slot(w *placement.Workload, replicas []placement.Replica, mine *pl
 	}
 	switch {
 	case current >= 0:
+		r.handOver(w, instances[current])
 		r.retire(w, instances, current)
 	case len(instances) == 0:
 		r.start(w, mine.Slot)
 	case r.Authoritative && !r.HoldStarts:
 		r.update(w, replicas, mine, instances)
+	}
+}
+
+// handOver asks again for the start of an instance whose helper lacks its environment: helpers keep it in
+// memory only (F83).
+func (r *run) handOver(w *placement.Workload, instance *Actual) {
+	if instance.NeedsEnvironment && r.startable(w) {
+		r.again = append(r.again, Action{Kind: Start, ID: instance.ID, Key: w.Key, Spec: w.Encoded})
 	}
 }
 
@@ -171,7 +190,7 @@ func (r *run) retire(w *placement.Workload, instances []*Actual, current int) {
 	}
 	for i, instance := range instances {
 		if i != current && (instances[current].State == Ready || instance.State != Ready) {
-			r.stop(w, instance)
+			r.retireServing(w, instance)
 		}
 	}
 }
@@ -180,17 +199,27 @@ func (r *run) retire(w *placement.Workload, instances []*Actual, current int) {
 func (r *run) update(w *placement.Workload, replicas []placement.Replica, mine *placement.Replica,
 	instances []*Actual) {
 	serves := slices.ContainsFunc(instances, func(a *Actual) bool { return a.State == Ready })
-	if serves && !r.mayUpdate(w, replicas, mine) {
+	if serves && (r.halted(w.KeyHash) || !r.mayUpdate(w, replicas, mine)) || !r.startable(w) {
 		return
 	}
-	if startsFirst(w) {
+	if startsFirst(w) && r.fits(w) {
 		r.start(w, mine.Slot)
 		return
 	}
 	for _, instance := range instances {
-		r.stop(w, instance)
+		if w.Spec.Replicas > 1 {
+			r.retireServing(w, instance) // the other replicas serve meanwhile
+		} else {
+			r.stop(w, instance)
+		}
 	}
 }
+
+// halted reports a rollout that has failed: what still serves is not replaced by what does not.
+func (r *run) halted(keyHash uint64) bool { return r.Halted != nil && r.Halted(keyHash) }
+
+// startable reports whether all that an instance needs besides its specification is here (F83).
+func (r *run) startable(w *placement.Workload) bool { return r.Startable == nil || r.Startable(w) }
 
 // startsFirst reports whether two instances of the workload can live on one cell for a while.
 func startsFirst(w *placement.Workload) bool {
@@ -231,7 +260,7 @@ func (r *run) mayUpdate(w *placement.Workload, replicas []placement.Replica, min
 }
 
 func (r *run) start(w *placement.Workload, slot uint16) {
-	if r.HoldStarts || w.Spec.Stateful && r.Occupied != nil && r.Occupied(w.KeyHash, slot) {
+	if r.HoldStarts || w.Spec.Stateful && r.Occupied != nil && r.Occupied(w.KeyHash, slot) || !r.startable(w) {
 		return
 	}
 	r.starts = append(r.starts, startRequest{w, slot})
@@ -240,6 +269,11 @@ func (r *run) start(w *placement.Workload, slot uint16) {
 // stop asks for the end of an instance unless it is on its way already.
 func (r *run) stop(w *placement.Workload, instance *Actual) {
 	r.going = append(r.going, instance)
+	r.stopNow(w, instance)
+}
+
+// stopNow is stop for an instance that is known to leave.
+func (r *run) stopNow(w *placement.Workload, instance *Actual) {
 	if instance.State == Stopping {
 		return
 	}
@@ -256,20 +290,29 @@ func (r *run) stop(w *placement.Workload, instance *Actual) {
 // emit turns the decisions into actions, leaving out what was asked for less than RepeatInterval ago
 // (F131) and starts whose host ports are still held by an instance that leaves.
 func (r *run) emit() {
-	for _, action := range r.stops {
-		r.ask(action)
-	}
 	slices.SortFunc(r.starts, func(a, b startRequest) int {
 		return cmp.Or(cmp.Compare(b.workload.Spec.Priority, a.workload.Spec.Priority),
 			cmp.Compare(a.workload.KeyHash, b.workload.KeyHash), cmp.Compare(a.slot, b.slot))
 	})
 	for _, start := range r.starts {
 		w := start.workload
-		if !r.portHeld(w) {
-			r.ask(Action{
-				Kind: Start, ID: InstanceID{w.KeyHash, start.slot, w.Digest}, Key: w.Key, Spec: w.Encoded,
-			})
+		if r.portHeld(w) || r.crowded(w) {
+			continue
 		}
+		r.startingCPU += uint64(w.Spec.CPUMillicores)
+		r.startingMemory += uint64(w.Spec.MemoryMiB)
+		r.startingCount++
+		r.ready = append(r.ready, start)
+	}
+	for _, action := range r.stops {
+		r.ask(action)
+	}
+	for _, start := range r.ready {
+		w := start.workload
+		r.ask(Action{Kind: Start, ID: InstanceID{w.KeyHash, start.slot, w.Digest}, Key: w.Key, Spec: w.Encoded})
+	}
+	for _, action := range r.again {
+		r.ask(action)
 	}
 }
 

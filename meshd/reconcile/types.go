@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"colloid.net/meshd/placement"
+	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
+	"colloid.net/workload"
 )
 
 // InstanceID is the identity of an instance on one cell (F74): a changed specification is another
@@ -58,6 +60,10 @@ type Actual struct {
 	Spec       []byte   // encoded, what it runs
 	// Grace is the stop grace of what it runs; 0 = GraceDefault.
 	Grace time.Duration
+	// CPUMillicores and MemoryMiB are what it asked for; 0 = nothing.
+	CPUMillicores, MemoryMiB uint32
+	// NeedsEnvironment says that the helper cannot start it again before it gets its environment (F83).
+	NeedsEnvironment bool
 }
 
 // Kind of an action.
@@ -87,6 +93,9 @@ type Action struct {
 	Key   string
 	Spec  []byte        // Start: the encoded specification
 	Grace time.Duration // Stop
+	// Environment is what a Start hands over besides the specification; nil = nothing. The reconciler leaves
+	// it to its caller (F83).
+	Environment *workload.Environment
 }
 
 // Input is everything a decision depends on. Nothing of it is kept after Run.
@@ -115,6 +124,15 @@ type Input struct {
 	// stateful workload, in whatever state: it must break before this cell makes (F75, SAFE-5).
 	// nil = never.
 	Occupied func(keyHash uint64, slot uint16) bool
+	// Halted reports workloads whose rollout has failed: instances that serve are not replaced. nil = none.
+	Halted func(keyHash uint64) bool
+	// Startable reports whether what an instance of the workload needs besides its specification is here.
+	// Until then nothing of it is started, and nothing is stopped for it (F83). nil = always.
+	Startable func(w *placement.Workload) bool
+	// Capacity is what this cell offers; starts wait for instances that leave when it is exceeded (F72).
+	Capacity state.CellCapacity
+	// Drained says that an operator wants this cell empty.
+	Drained bool
 	// Actual is what the helper listed, complete, in any order. Without a complete listing Run must
 	// not be called.
 	Actual []Actual

@@ -34,6 +34,7 @@ type sender struct {
 
 // Opener opens the datagrams of other cells.
 type Opener struct {
+	versions   wire.Versions
 	current    Key
 	keys       [2]*senderKeys // current, previous (nil = none)
 	generation [2]uint32      // of the keys, so that rows know when their ciphers are stale
@@ -60,6 +61,7 @@ func NewOpener(k Key, sendersMax int) *Opener {
 		panic(fmt.Sprintf("seal: table for %d senders", sendersMax))
 	}
 	return &Opener{
+		versions:   wire.Spoken,
 		current:    k,
 		keys:       [2]*senderKeys{newSenderKeys(k), nil},
 		generation: [2]uint32{1, 0},
@@ -70,6 +72,9 @@ func NewOpener(k Key, sendersMax int) *Opener {
 		floors:     make(map[wire.CellID]floor),
 	}
 }
+
+// Speak makes the opener accept the given protocol versions instead of wire.Spoken.
+func (o *Opener) Speak(versions wire.Versions) { o.versions = versions }
 
 // Rekey makes k the current key and keeps the present one as the previous, for datagrams under way and
 // for cells that have not changed yet. Replay windows go on: a sender's counter does not depend on the
@@ -120,7 +125,7 @@ func (o *Opener) Newest(id wire.CellID) uint32 {
 // error means that nothing happened: no row made, no window moved. It does not allocate for a sender
 // that has a row.
 func (o *Opener) Open(datagram []byte) (wire.Header, []byte, error) {
-	header, payload, trailer, err := wire.ParseHeader(datagram)
+	header, payload, trailer, err := o.versions.ParseHeader(datagram)
 	if err != nil {
 		return header, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
+	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
@@ -49,11 +50,16 @@ func (w *World) Apply(f Fault) {
 	}
 	w.Tracef("* %s", f)
 	switch f.Verb {
+	case Write, Delete, Resolve, Drain, Uncordon, Backup:
+	default:
+		w.trouble = max(w.trouble, w.now+f.For)
+	}
+	switch f.Verb {
 	case Weather, Partition, Cut, Deaf:
 		w.applyNetwork(f, n, other)
 	case Crash, Kill, Wipe, Restore, Clone, Pause, Starve:
 		w.applyDown(f, n, other)
-	case Write, Delete, Resolve, Forget, Leave, Join:
+	case Write, Delete, Resolve, Forget, Leave, Join, Drain, Uncordon:
 		w.applyOperator(f, n, other)
 	case Rebind:
 		w.disturb(n)
@@ -75,6 +81,9 @@ func (w *World) Apply(f Fault) {
 		n.host.exit(int(w.random.Uint32() >> 1))
 	case Spoof:
 		w.spoof(n, f.For)
+	case Upgrade:
+		w.change(n, NextVersions)
+		w.After(f.For, func() { w.change(n, wire.Spoken) })
 	}
 }
 
@@ -216,7 +225,13 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 	}
 	switch f.Verb {
 	case Write:
-		n.Set(f.Key, Spec(f.Replicas, f.Image), uds.ExpectAny, nil)
+		n.Set(f.Key, RolloutSpec(f.Replicas, f.Image, workload.Update{AutoRollback: f.Rollback}), uds.ExpectAny, nil)
+	case Drain:
+		w.drained[other.Index] = struct{}{}
+		n.Drain(other, true)
+	case Uncordon:
+		delete(w.drained, other.Index)
+		n.Drain(other, false)
 	case Delete:
 		n.Delete(f.Key)
 	case Resolve:

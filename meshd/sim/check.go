@@ -18,6 +18,8 @@ type Checker struct {
 	Action func(w *World, n *Node, action reconcile.Action) error
 	// Write sees every own write of a cell on its way to the disk.
 	Write func(w *World, n *Node, record *wire.Record) error
+	// Datagram sees every datagram as it is sent to a machine.
+	Datagram func(w *World, from, to *Node, datagram []byte) error
 	// Periodic is called every Every of virtual time, if Every is not 0.
 	Every    time.Duration
 	Periodic func(w *World) error
@@ -30,6 +32,9 @@ func (w *World) AddChecker(c *Checker) {
 	w.checks = append(w.checks, c)
 	if c.Step != nil {
 		w.stepChecks = append(w.stepChecks, c)
+	}
+	if c.Datagram != nil {
+		w.sendChecks = append(w.sendChecks, c)
 	}
 	if c.Periodic != nil && c.Every > 0 {
 		w.every(c)

@@ -53,10 +53,11 @@ type disk struct {
 	node  *Node
 
 	// Latency of one sync, and what fails.
-	latency time.Duration
-	full    bool
-	idle    time.Duration // when the syncs under way will be done: they are done one after the other
-	run     int           // voids completions of an earlier process
+	latency    time.Duration
+	full       bool
+	idle       time.Duration // when the syncs under way will be done: they are done one after the other
+	identities int           // that this machine has had
+	run        int           // voids completions of an earlier process
 	// Flaws of a broken storage, for tests that show that a checker notices.
 	keepsIncarnation, forgetsWrites bool
 }
@@ -78,6 +79,7 @@ func (d *disk) identify() {
 	d.self = wire.CellID(d.world.random.Uint64()>>1 + 1)
 	d.secretHash = d.world.random.Uint64()
 	d.incarnation = 0
+	d.identities++
 }
 
 // restore replaces the content of the disk, as copying an older state directory does.

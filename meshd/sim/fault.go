@@ -29,6 +29,7 @@ const (
 	Full      Verb = "full"      // full 1 for 60s: its disk has no room
 	Runnerd   Verb = "runnerd"   // runnerd 1 for 30s: the helper is not there
 	Exit      Verb = "exit"      // exit 1: one instance on it ends by itself
+	Upgrade   Verb = "upgrade"   // upgrade 1 for 5m: it runs the next version of meshd, then this one again
 	Join      Verb = "join"      // join: one more machine is installed and joins
 	Leave     Verb = "leave"     // leave 1 for 60s: it leaves, and joins again 60 s later
 	Forget    Verb = "forget"    // forget 1>2: an operator at 1 declares 2 gone
@@ -38,6 +39,8 @@ const (
 	Write     Verb = "write"     // write 1 spread.a replicas=3 image=/bin/b: an operator at 1
 	Delete    Verb = "delete"    // delete 1 spread.a
 	Resolve   Verb = "resolve"   // resolve 1 spread.a replicas=3 image=/bin/b
+	Drain     Verb = "drain"     // drain 1>2: an operator at 1 empties 2
+	Uncordon  Verb = "uncordon"  // uncordon 1>2: and ends that
 )
 
 // Fault is one thing that happens to the world at a given time, an operator's command among them: a line
@@ -51,6 +54,7 @@ type Fault struct {
 	Key         string
 	Replicas    int
 	Image       string
+	Rollback    bool // of Write
 }
 
 // verbForm says which arguments a verb takes.
@@ -64,9 +68,10 @@ var verbForms = map[Verb]verbForm{
 	Pause: {node: true, end: true}, Starve: {node: true, end: true}, Jump: {node: true, end: true},
 	Full: {node: true, end: true}, Runnerd: {node: true, end: true}, Exit: {node: true},
 	Rebind: {node: true}, Reboot: {node: true, end: true},
-	Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
+	Upgrade: {node: true, end: true}, Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
 	Write: {node: true, key: true, value: true}, Delete: {node: true, key: true},
 	Resolve: {node: true, key: true, value: true},
+	Drain:   {node: true, other: true}, Uncordon: {node: true, other: true},
 }
 
 // Verbs lists all verbs in alphabetical order.
@@ -100,6 +105,9 @@ func (f Fault) String() string {
 	}
 	if form.value {
 		fmt.Fprintf(&b, " replicas=%d image=%s", f.Replicas, f.Image)
+	}
+	if f.Rollback {
+		b.WriteString(" rollback=true")
 	}
 	if form.end && f.For > 0 {
 		fmt.Fprintf(&b, " for %v", f.For)
@@ -217,6 +225,8 @@ func (f *Fault) parseOption(form verbForm, field string) error {
 		f.Replicas, err = strconv.Atoi(value)
 	case form.value && name == "image":
 		f.Image = value
+	case f.Verb == Write && name == "rollback":
+		f.Rollback, err = strconv.ParseBool(value)
 	default:
 		err = fmt.Errorf("what is %q", field)
 	}

@@ -112,7 +112,7 @@ var weights = []struct {
 }{
 	{Weather, 3}, {Partition, 4}, {Cut, 3}, {Deaf, 2}, {Crash, 4}, {Kill, 4}, {Wipe, 2}, {Backup, 2}, {Restore, 2},
 	{Clone, 1}, {Pause, 3}, {Starve, 2}, {Jump, 1}, {Full, 2}, {Runnerd, 2}, {Exit, 2}, {Join, 1}, {Leave, 1},
-	{Forget, 2}, {Spoof, 1}, {Write, 25}, {Delete, 6}, {Resolve, 8},
+	{Forget, 2}, {Spoof, 1}, {Upgrade, 3}, {Write, 25}, {Delete, 6}, {Resolve, 8},
 }
 
 func (g *generator) verb() Verb {

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
+	"colloid.net/meshd/crdt"
 )
 
 var (
@@ -119,4 +121,14 @@ func phases(w *World) (active int) {
 		}
 	}
 	return active
+}
+
+// What tests of commands and registers need, by short names.
+type (
+	response = cell.Response
+	register = crdt.Register
+)
+
+func request(code uds.Code, payload string) cell.Request {
+	return cell.Request{Code: code, Payload: []byte(payload)}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"colloid.net/meshd/cell"
@@ -21,7 +22,11 @@ type host struct {
 	StartDelay time.Duration // from the command to READY
 	Starts     int           // since the beginning
 	Stops      int
-	away       bool // runnerd is not there
+	away       bool   // runnerd is not there
+	Flags      uint32 // the runtimes it offers
+	// Room, if not 0, is how many commands the ring to it holds at a time (F131).
+	Room   int
+	queued int
 	// Deny refuses specifications, as the host's policy would.
 	Deny func(spec *workload.Spec) string
 }
@@ -37,7 +42,8 @@ type instance struct {
 }
 
 func newHost(n *Node) *host {
-	return &host{node: n, instances: make(map[reconcile.InstanceID]*instance), StartDelay: 100 * time.Millisecond}
+	return &host{node: n, instances: make(map[reconcile.InstanceID]*instance), StartDelay: 100 * time.Millisecond,
+		Flags: state.FlagProcess | state.FlagOCI}
 }
 
 func (h *host) crash() {
@@ -54,7 +60,7 @@ func (h *host) connect() {
 		}
 		n.input(func(now clock.Instant) {
 			n.cell.HelperHello(now, cell.HelperHello{
-				Software: "sim", Flags: state.FlagProcess | state.FlagOCI,
+				Software: "sim", Flags: h.Flags,
 				Capacity: state.CellCapacity{CPUMillicores: 64000, MemoryMiB: 65536, InstancesMax: 1000},
 			})
 			for _, i := range h.sorted() {
@@ -89,10 +95,15 @@ func (h *host) report(i *instance) {
 
 // Do implements cell.Helper. The cell is inside a call, so what follows happens later.
 func (h *host) Do(action reconcile.Action) bool {
+	if h.Room > 0 && h.queued >= h.Room {
+		return false
+	}
+	h.queued++
 	action.Spec = slices.Clone(action.Spec)
 	h.node.world.acting(h.node, action)
 	run := h.run
 	h.node.world.After(time.Millisecond, func() {
+		h.queued--
 		if h.run != run || h.away {
 			return
 		}
@@ -126,6 +137,13 @@ func (h *host) start(action reconcile.Action) {
 	h.Starts++
 	h.node.world.Tracef("n%d starts %s", h.node.Index, action.Key)
 	h.report(i)
+	switch image := program(i.spec); {
+	case strings.HasPrefix(image, imageCrashes):
+		h.crashLater(i, time.Second)
+		return
+	case strings.HasPrefix(image, imageHangs):
+		return
+	}
 	run := h.run
 	h.node.world.After(h.StartDelay, func() {
 		if h.run == run && h.instances[action.ID] == i && i.state == reconcile.Starting {

@@ -1,10 +1,15 @@
 package sim
 
 import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"colloid.net/ipc/uds"
+	"colloid.net/meshd/cell"
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/reconcile"
@@ -206,7 +211,7 @@ func TestAVAIL4_CheckerFires(t *testing.T) {
 	broken(t, "AVAIL-4", nil, func(w *World) {
 		var chatter func()
 		chatter = func() {
-			w.network.send(w.Node(0), w.Node(0).Address, w.Node(1).Address, make([]byte, 100))
+			w.network.send(w.Node(0), w.Node(0).Address, w.Node(1).Address, append([]byte{wire.Version}, make([]byte, 100)...))
 			w.After(20*time.Millisecond, chatter)
 		}
 		chatter()
@@ -239,4 +244,123 @@ func forge(store *crdt.Store, key string, dot wire.Dot, value, context []byte) {
 	record := wire.Record{KeyHash: store.Hash([]byte(key)), Name: []byte(key), EntryCount: 1,
 		Entries: wire.AppendEntry(nil, dot, value), Context: context}
 	store.Merge(&record)
+}
+
+func TestF26_CheckerFires(t *testing.T) {
+	broken(t, "F26", []Fault{{At: time.Second, For: time.Hour, Verb: Upgrade, Node: 1}}, func(w *World) {
+		w.After(110*time.Second, func() { // a cell that does not look at contacts
+			datagram := wire.AppendHeader(nil, wire.Header{
+				Version: NextVersions.Max, Type: wire.TypeLeave, Sender: w.Node(0).ID()})
+			w.network.send(w.Node(0), w.Node(0).Address, w.Node(2).Address, datagram)
+		})
+	})
+}
+
+// A placement that ranks the cells anew whenever one dies: replicas of cells that live move too.
+func TestEXEC3_CheckerFires(t *testing.T) {
+	faults := append(quietWorkload(), Fault{At: 40 * time.Second, For: 30 * time.Second, Verb: Crash, Node: 1})
+	for i := range 4 {
+		faults = append(faults, Fault{At: 16 * time.Second, Verb: Write, Key: "spread.w" + string(rune('a'+i)),
+			Replicas: 2, Image: "/bin/w"})
+	}
+	breaks := false
+	breaker := &Checker{Name: "nothing", Step: func(w *World, n *Node) error {
+		if !breaks || n.Index != 0 || n.cell == nil {
+			return nil
+		}
+		if cells, workloads, current := n.cell.PlanInput(); current && len(cells) == 3 {
+			*n.cell.Plan() = *placement.NewPlanner(uint64(len(cells)), 2).Compute(cells, workloads)
+		}
+		return nil
+	}}
+	brokenFor(t, []*Checker{breaker, checkMovement()}, "EXEC-3", faults, func(*World) { breaks = true })
+}
+
+// A table without a bound: the cells hold more in it than they say is the most.
+func TestBounds_CheckerFiresForATableThatGrows(t *testing.T) {
+	breaks := false
+	bounds := checkOccupancies(func(n *Node) []cell.Occupancy {
+		list := n.cell.Occupancies()
+		for i := range list {
+			if breaks && list[i].Name == "instances" {
+				list[i].Most = list[i].Used - 1
+			}
+		}
+		return list
+	})
+	brokenFor(t, []*Checker{bounds}, "bounds", quietWorkload(), func(*World) { breaks = true })
+}
+
+// Timers that make timers: work under way that only grows.
+func TestBounds_CheckerFiresForEndlessWork(t *testing.T) {
+	broken(t, "bounds", nil, func(w *World) {
+		var breed func()
+		breed = func() {
+			for range 2 {
+				w.After(2*time.Second, breed)
+			}
+		}
+		breed()
+	})
+}
+
+// Operators resolve and nothing comes of it: the disks take no more writes.
+func TestSAFE3_CheckerFires(t *testing.T) {
+	broken(t, "SAFE-3", conflict(), func(w *World) {
+		w.After(100*time.Second, func() {
+			for _, n := range w.Nodes() {
+				n.disk.latency = 24 * time.Hour
+			}
+		})
+	})
+}
+
+func TestBOOT2_CheckerFires(t *testing.T) {
+	s := Scenario{Seed: 1, Cells: 3, Duration: time.Minute, Network: NetworkOptions{Loss: 1}}
+	if result := s.Run(nil); RuleOf(result.Failure) != "BOOT-2" {
+		t.Fatalf("nobody reaches anybody, and the rule that objects is: %v", result.Failure)
+	}
+}
+
+func TestPanic_CheckerFires(t *testing.T) {
+	broken(t, "panic", nil, func(w *World) { w.After(time.Second, func() { panic("an assertion") }) })
+}
+
+func TestStorage_CheckerFires(t *testing.T) {
+	broken(t, "storage", nil, func(w *World) {
+		w.After(time.Second, func() { w.Node(0).disk.AppendWrite(1<<40, []byte("no record")) })
+	})
+}
+
+// Every rule that can end a run has been broken above, and the table in docs/testing.md says where.
+func TestSim_EveryRuleHasAMutation(t *testing.T) {
+	source, err := os.ReadFile("mutation_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile("../../docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Beside the checkers: what the world itself and the scenario's end insist on.
+	names := []string{"SAFE-4", "SAFE-3", "CONV-2", "EXEC-1", "BOOT-2", "RES-2", "panic", "storage"}
+	for _, c := range Checkers() {
+		names = append(names, c.Name)
+	}
+	functions := regexp.MustCompile(`func (Test\w*CheckerFires\w*)\(`).FindAllStringSubmatch(string(source), -1)
+	for _, name := range names {
+		wanted := strings.ToLower(strings.ReplaceAll(name, "-", ""))
+		found := ""
+		for _, f := range functions {
+			if slices.Contains(strings.Split(strings.ToLower(strings.TrimPrefix(f[1], "Test")), "_"), wanted) {
+				found = f[1]
+				if !strings.Contains(string(table), "`"+found+"`") {
+					t.Errorf("docs/testing.md does not list %s", found)
+				}
+			}
+		}
+		if found == "" {
+			t.Errorf("no mutation test for %s", name)
+		}
+	}
 }

@@ -179,6 +179,9 @@ func (n *network) send(from *Node, source, to netip.AddrPort, datagram []byte) {
 		n.Lost++
 		return
 	}
+	for _, check := range n.world.sendChecks {
+		n.world.note(check, check.Datagram(n.world, from, target, datagram))
+	}
 	if n.tap != nil {
 		n.tap(from, target, datagram)
 	}

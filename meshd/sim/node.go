@@ -41,7 +41,10 @@ type Node struct {
 	backupAt  time.Duration
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
-	keysMax   uint32 // of this cell, 0 = the world's
+	keysMax   uint32        // of this cell, 0 = the world's
+	arch      string        // of its processor, "" = this machine's
+	versions  wire.Versions // of the protocol that the installed meshd speaks
+	forced    bool          // it was told to leave by force
 }
 
 // Cell is the running cell, nil while meshd is down.
@@ -67,6 +70,7 @@ func (n *Node) Boot() {
 	config.Addresses = []state.Candidate{{Address: n.Address}}
 	config.Hostname = fmt.Sprintf("n%d", n.Index)
 	config.Software = "sim"
+	config.Arch = n.arch
 	config.Random = rand.New(rand.NewPCG(w.random.Uint64(), w.random.Uint64()))
 	config.Entropy = func(p []byte) {
 		for len(p) > 0 {
@@ -80,6 +84,7 @@ func (n *Node) Boot() {
 	config.Runner = n.host
 	config.Logger = (*nodeLogger)(n)
 	config.Timing = w.options.Timing
+	n.install(&config)
 	config.KeysMax = w.options.KeysMax
 	if n.keysMax != 0 {
 		config.KeysMax = n.keysMax

@@ -19,17 +19,19 @@ func Checkers() []*Checker {
 	return []*Checker{
 		checkConflictFreezes(), checkConflictIsSeen(), checkNothingStopsEarly(), checkStatefulOnce(),
 		checkDeaths(), checkSameState(), checkSamePlan(), checkIdle(), checkAmplification(), checkBounds(),
+		checkVersions(), checkMovement(),
+		checkUpdates(), checkEnvironments(),
 	}
 }
 
 func stack() string { return string(debug.Stack()) }
 
-// checkConflictFreezes is SAFE-1: no command for a key in CONFLICT (F57). A cell that an operator told to
-// leave stops everything at the end: nothing may run on where nobody watches it (F8).
+// checkConflictFreezes is SAFE-1: no command for a key in CONFLICT (F57), unless an operator told the cell to
+// leave by force.
 func checkConflictFreezes() *Checker {
 	return &Checker{Name: "SAFE-1", Action: func(_ *World, n *Node, action reconcile.Action) error {
 		register, found := n.cell.Store().Get([]byte(action.Key))
-		if found && register.Conflicted() && !(action.Kind == reconcile.Stop && n.cell.Phase() == cell.Leaving) {
+		if found && register.Conflicted() && !(action.Kind == reconcile.Stop && n.forced && n.cell.Phase() == cell.Leaving) {
 			return fmt.Errorf("n%d: %v of %s, which is in CONFLICT", n.Index, action.Kind, action.Key)
 		}
 		return nil
@@ -255,12 +257,16 @@ func checkAmplification() *Checker {
 
 // checkBounds holds every table and queue to its limit, and the cells to finite work per moment.
 func checkBounds() *Checker {
+	return checkOccupancies(func(n *Node) []cell.Occupancy { return n.cell.Occupancies() })
+}
+
+func checkOccupancies(of func(n *Node) []cell.Occupancy) *Checker {
 	return &Checker{Name: "bounds", Every: 5 * time.Second, Periodic: func(w *World) error {
 		for _, n := range w.nodes {
 			if n.cell == nil {
 				continue
 			}
-			for _, o := range n.cell.Occupancies() {
+			for _, o := range of(n) {
 				if o.Used > o.Most {
 					return fmt.Errorf("n%d: %s: %d, at most %d", n.Index, o.Name, o.Used, o.Most)
 				}

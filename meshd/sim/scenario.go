@@ -146,6 +146,11 @@ func (w *World) repair() {
 		n.setRouters(false)
 	}
 	for _, n := range w.nodes {
+		if _, drained := w.drained[n.Index]; drained && w.nodes[0].Up() {
+			w.Apply(Fault{Verb: Uncordon, Node: 0, Other: n.Index})
+		}
+	}
+	for _, n := range w.nodes {
 		if n.host.away {
 			n.host.comeBack()
 		}

@@ -72,7 +72,7 @@ func compare(t *testing.T, want, got string) {
 //	cells 3 seed 7          form a cluster
 //	VERB ...                a fault, see Verb; "for D" ends it while the story goes on
 //	run 10s                 let time pass
-//	show cells|state|KEY    print what each cell thinks
+//	show cells|state|workloads|KEY    print what each cell thinks
 //	check                   every rule that must hold at any time, and in calm
 func tell(text string) (string, error) {
 	var out strings.Builder
@@ -174,6 +174,8 @@ func show(n *Node, what string) string {
 		return fmt.Sprintf("%s, state %s, runs %v", n.cell.Phase(), same, n.Running())
 	case what == "cells":
 		return showCells(n)
+	case what == "workloads":
+		return showWorkloads(n)
 	}
 	register, found := n.cell.Store().Get([]byte(what))
 	if !found {
@@ -185,11 +187,7 @@ func show(n *Node, what string) string {
 		raw = rest
 		text := "deleted"
 		if len(value) > 0 {
-			spec, err := workload.Decode(value)
-			if err != nil {
-				return err.Error()
-			}
-			text = workload.Summary(spec)
+			text = showValue(what, value)
 		}
 		values = append(values, fmt.Sprintf("%s (%s)", text, dot.Actor))
 	}
@@ -214,4 +212,25 @@ func showCells(n *Node) string {
 		parts = append(parts, fmt.Sprintf("n%d %s", m.Index, life))
 	}
 	return strings.Join(parts, ", ")
+}
+
+func showValue(key string, value []byte) string {
+	_, field, _ := state.SplitRollout(key)
+	switch {
+	case field == state.RolloutVerdict:
+		if v, err := state.ParseVerdict(value); err == nil {
+			return fmt.Sprintf("%016x on %s: %s", v.Digest, v.Cell, v.Reason)
+		}
+	case field == state.RolloutPast:
+		if digests, err := state.ParsePast(value); err == nil {
+			return fmt.Sprintf("%016x", digests)
+		}
+	case strings.HasPrefix(key, state.PrefixCell):
+		return string(value)
+	}
+	spec, err := workload.Decode(value)
+	if err != nil {
+		return err.Error()
+	}
+	return workload.Summary(spec)
 }

@@ -46,14 +46,17 @@ type World struct {
 	Failure error  // first violation; Run stops there
 	cluster uint64 // that was formed; machines outside are taken back by their operators
 
-	forgot bool // an operator gave a cell up
-	calm   bool // no fault goes on any more
+	forgot  bool             // an operator gave a cell up
+	trouble time.Duration    // when the last fault ends that is no operator's write
+	drained map[int]struct{} // machines that operators want empty
+	calm    bool             // no fault goes on any more
 
 	checks     []*Checker
 	losesNow   *Node
 	lost       []func(n *Node, since time.Duration)
 	synced     []func(n *Node, record *wire.Record)
 	stepChecks []*Checker
+	sendChecks []*Checker
 }
 
 // New makes a world of machines that are switched off; see Node.Boot and Form.
@@ -63,6 +66,7 @@ func New(options Options) *World {
 		random:  rand.New(rand.NewPCG(options.Seed, 0x636f6c6c6f6964)),
 		byAddr:  make(map[netip.AddrPort]*Node),
 		routers: make(map[netip.Addr]*router),
+		drained: make(map[int]struct{}),
 	}
 	w.network.init(w, options.Network)
 	for range options.Cells {
@@ -75,7 +79,7 @@ func New(options Options) *World {
 func (w *World) AddNode() *Node {
 	index := len(w.nodes)
 	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(index >> 16), byte(index >> 8), byte(index)}), wire.Port)
-	n := &Node{world: w, Index: index, Address: address, offset: time.Duration(1 + w.random.Int64N(int64(time.Hour)))}
+	n := &Node{world: w, Index: index, Address: address, offset: time.Duration(1 + w.random.Int64N(int64(time.Hour))), versions: wire.Spoken}
 	n.disk = newDisk(w, n)
 	n.host = newHost(n)
 	w.nodes = append(w.nodes, n)

@@ -19,6 +19,9 @@ const (
 	FlagEphemeral = 1 << 5
 	// FlagDegraded marks a cell whose store is at its hard limit: it leaves H (F50).
 	FlagDegraded = 1 << 6
+	// FlagNarrow marks a cell that could not send a full datagram lately: what it cannot send, it may not
+	// receive either, and nobody would tell (F30).
+	FlagNarrow = 1 << 15
 )
 
 // CandidatesMax bounds the addresses of a contact (F33).

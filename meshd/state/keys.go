@@ -41,6 +41,8 @@ const (
 	PrefixGateway  = "gateway."
 	PrefixMetric   = "metric."
 	PrefixKV       = "kv."
+	PrefixRollout  = "rollout."
+	PrefixCell     = "cell."
 	// DoorKey holds whether the cluster accepts joiners without the key (decision D1).
 	DoorKey = "cluster.door"
 )
@@ -62,6 +64,16 @@ func CategoryOf(name []byte) Category {
 		return KV
 	case hasPrefix(name, PrefixGateway):
 		return Derived
+	case hasPrefix(name, PrefixRollout):
+		if _, _, ok := splitRollout(name); ok {
+			return Derived
+		}
+		return Operator
+	case hasPrefix(name, PrefixEnv):
+		if _, _, _, ok := splitEnvironment(name); ok {
+			return Derived
+		}
+		return Operator
 	}
 	if _, ok := WriterOf(name); ok {
 		return SingleWriter

@@ -84,9 +84,10 @@ const (
 	EndpointUnready  EndpointState = 3 // runs, but its health check fails
 	EndpointDraining EndpointState = 4
 	EndpointBackoff  EndpointState = 5 // exited, waits for its next start
+	EndpointExited   EndpointState = 6 // exited and is not started again
 )
 
-var endpointNames = [...]string{"unknown", "starting", "ready", "unready", "draining", "backoff"}
+var endpointNames = [...]string{"unknown", "starting", "ready", "unready", "draining", "backoff", "exited"}
 
 // String returns the name used in status output.
 func (s EndpointState) String() string {
@@ -103,6 +104,7 @@ type EndpointInstance struct {
 	Digest   uint64 // workload.InstanceDigest of the specification it runs
 	State    EndpointState
 	Restarts uint16
+	ExitCode int32    // of EndpointExited; -1 = unknown
 	Ports    []uint16 // as they answer on Address, in the order of the specification
 }
 
@@ -123,6 +125,7 @@ const (
 	tagKeyHash  = 1
 	tagAddress  = 2
 	tagInstance = 3
+	tagExit     = 4 // slot, digest and exit code of an instance that has exited
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
@@ -140,11 +143,12 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 		raw := e.Address.As16()
 		dst = appendTLV(dst, tagAddress, raw[:])
 	}
+	var exits []byte
 	for i, instance := range e.Instances {
 		if i == EndpointInstancesMax {
 			break
 		}
-		var field []byte
+		var field, exit []byte
 		field = binary.BigEndian.AppendUint16(field, instance.Slot)
 		field = binary.BigEndian.AppendUint64(field, instance.Digest)
 		field = append(field, byte(instance.State))
@@ -155,12 +159,18 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 			}
 			field = binary.BigEndian.AppendUint16(field, port)
 		}
-		if len(dst)-start+2+len(field) > wire.ValueMax {
+		if instance.State == EndpointExited {
+			exit = binary.BigEndian.AppendUint16(nil, instance.Slot)
+			exit = binary.BigEndian.AppendUint64(exit, instance.Digest)
+			exit = binary.BigEndian.AppendUint32(exit, uint32(instance.ExitCode))
+			exit = appendTLV(nil, tagExit, exit)
+		}
+		if len(dst)-start+2+len(field)+len(exits)+len(exit) > wire.ValueMax {
 			break
 		}
-		dst = appendTLV(dst, tagInstance, field)
+		dst, exits = appendTLV(dst, tagInstance, field), append(exits, exit...)
 	}
-	return dst
+	return append(dst, exits...)
 }
 
 // ParseCellEndpoint decodes what AppendCellEndpoint wrote.
@@ -180,6 +190,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			}
 		case tagInstance:
 			return e.addInstance(field)
+		case tagExit:
+			return e.addExit(field)
 		}
 		return err
 	})
@@ -210,6 +222,21 @@ func (e *CellEndpoint) addInstance(field []byte) error {
 	}
 	e.Instances = append(e.Instances, instance)
 	return nil
+}
+
+// addExit notes the exit code of an instance that was listed before as exited.
+func (e *CellEndpoint) addExit(field []byte) error {
+	if len(field) != 14 {
+		return errTLV
+	}
+	slot, digest := binary.BigEndian.Uint16(field), binary.BigEndian.Uint64(field[2:])
+	for i := range e.Instances {
+		if instance := &e.Instances[i]; instance.State == EndpointExited && instance.Slot == slot && instance.Digest == digest {
+			instance.ExitCode = int32(binary.BigEndian.Uint32(field[10:]))
+			return nil
+		}
+	}
+	return errTLV
 }
 
 // CellDenial is the value of deny.<cell>.<workload>: this host will not run this specification

@@ -3,20 +3,27 @@ package state
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"colloid.net/meshd/wire"
 )
 
 // Values are a version byte and a list of (tag 1, length 1, bytes), tags ascending. Only the tags of
 // lists repeat. Unknown tags are skipped, so that later versions may add facts without breaking
-// earlier readers (D12). Everything else that a writer of this version would not produce is an error.
+// earlier readers (D12); a later version that adds what nobody may overlook uses a tag with the high bit,
+// which makes the whole value unreadable to those that do not know it. Everything else that a writer of
+// this version would not produce is an error.
 
 const (
 	valueVersion = 1
 	tlvLengthMax = 255
+	tagCritical  = 0x80 // bit of the tags that must be understood
 )
 
 var errTLV = errors.New("state: malformed value")
+
+// ErrCritical: a value holds a field that must be understood and that this version does not know (D12).
+var ErrCritical = errors.New("state: a field that must be understood is not known to this version")
 
 func appendTLV(dst []byte, tag byte, value []byte) []byte {
 	if len(value) > tlvLengthMax {
@@ -57,6 +64,9 @@ func eachTLV(value []byte, single tags, f func(tag byte, field []byte) error) er
 		tag, end := rest[0], 2+int(rest[1])
 		if len(rest) < end || int(tag) < last || int(tag) == last && single.has(tag) {
 			return errTLV
+		}
+		if tag&tagCritical != 0 {
+			return fmt.Errorf("%w: tag %d", ErrCritical, tag)
 		}
 		if err := f(tag, rest[2:end]); err != nil {
 			return err

@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -27,7 +28,9 @@ func testContact() CellContact {
 var (
 	testCapacity = CellCapacity{4000, 8192, 100, 250, true, true}
 	testEndpoint = CellEndpoint{9, netip.MustParseAddr("192.0.2.1"),
-		[]EndpointInstance{{1, 2, EndpointReady, 3, []uint16{8080}}, {2, 2, EndpointStarting, 0, nil}}}
+		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, []uint16{8080}}, {2, 2, EndpointStarting, 0, 0, nil}}}
+	testExits = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{Slot: 0, Digest: 1, State: EndpointExited, ExitCode: -1},
+		{Slot: 1, Digest: 1, State: EndpointReady}, {Slot: 2, Digest: 1, State: EndpointExited, ExitCode: 7}}}
 	testDenial = CellDenial{9, 7, "no host paths"}
 )
 
@@ -86,9 +89,18 @@ func TestValuesComeBack(t *testing.T) {
 
 // TestD12_UnknownTagsAreSkipped: a newer version adds facts, an older one still reads the rest.
 func TestD12_UnknownTagsAreSkipped(t *testing.T) {
-	newer := append(AppendCellContact(nil, testContact()), 200, 2, 1, 2, 200, 0, 255, 1, 9)
+	newer := append(AppendCellContact(nil, testContact()), 100, 2, 1, 2, 100, 0, 127, 1, 9)
 	if got, err := ParseCellContact(newer); err != nil || !reflect.DeepEqual(got, testContact()) {
 		t.Fatalf("contact of a newer version: %+v, %v", got, err)
+	}
+}
+
+// TestD12_UnknownCriticalTagIsAnErrorOfItsOwn: what a newer version marks as not to be overlooked is not
+// skipped, and can be told from damage.
+func TestD12_UnknownCriticalTagIsAnErrorOfItsOwn(t *testing.T) {
+	newer := append(AppendCellContact(nil, testContact()), 200, 1, 7)
+	if got, err := ParseCellContact(newer); !errors.Is(err, ErrCritical) || !reflect.DeepEqual(got, CellContact{}) {
+		t.Fatalf("contact with a critical field: %+v, %v", got, err)
 	}
 }
 
@@ -263,6 +275,7 @@ func FuzzValues(f *testing.F) {
 	f.Add(AppendCellContact(nil, testContact()))
 	f.Add(AppendCellCapacity(nil, testCapacity))
 	f.Add(AppendCellEndpoint(nil, testEndpoint))
+	f.Add(AppendCellEndpoint(nil, testExits))
 	f.Add(AppendCellDenial(nil, testDenial))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if contact, err := ParseCellContact(b); err == nil {
@@ -297,4 +310,27 @@ func FuzzValues(f *testing.F) {
 			}
 		}
 	})
+}
+
+// How an instance ended for good travels with its endpoint; a code that belongs to no exited instance is refused.
+func TestEndpointExitCodes(t *testing.T) {
+	value := AppendCellEndpoint(nil, testExits)
+	got, err := ParseCellEndpoint(value)
+	if err != nil || !reflect.DeepEqual(got, testExits) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	stray := testExits
+	stray.Instances = stray.Instances[1:2]
+	tail := value[len(value)-16:]
+	if got, err := ParseCellEndpoint(append(AppendCellEndpoint(nil, stray), tail...)); err == nil {
+		t.Errorf("an exit code without its instance was taken: %+v", got)
+	}
+	many := CellEndpoint{KeyHash: 9}
+	for i := range EndpointInstancesMax {
+		many.Instances = append(many.Instances, EndpointInstance{Slot: uint16(i), State: EndpointExited, ExitCode: 1})
+	}
+	value = AppendCellEndpoint(nil, many)
+	if got, err := ParseCellEndpoint(value); err != nil || len(value) > wire.ValueMax || len(got.Instances) < 14 {
+		t.Errorf("%d bytes, %d instances, %v", len(value), len(got.Instances), err)
+	}
 }

@@ -286,7 +286,7 @@ func TestF1_GivenUpIdentityStaysGivenUp(t *testing.T) {
 	for name, break_ := range map[string]func(*memoryDisk){
 		"missing": func(disk *memoryDisk) { disk.Remove(nameIncarnation) },
 		"used up": func(disk *memoryDisk) {
-			w := writer{disk: disk}
+			w := newWriter(disk)
 			w.replace(nameIncarnation, kindIncarnation, marshalIncarnation(IncarnationMax))
 		},
 	} {

@@ -55,6 +55,13 @@ type Options struct {
 	Window time.Duration
 	// Random is crypto/rand by default.
 	Random io.Reader
+	// Trouble hears that files were deleted or changed by others: what, what to do, and whether it could be
+	// repaired. Rewrite asks for a snapshot of all that is to be kept. Both are called from the writer's
+	// goroutine and must not block.
+	Trouble func(text, hint string, repaired bool)
+	Rewrite func()
+	// WatchInterval is watchInterval if zero.
+	WatchInterval time.Duration
 }
 
 // Loaded is what the directory held.
@@ -86,7 +93,9 @@ type Directory struct {
 	wake chan struct{} // of length one: something was queued
 	done chan struct{} // closed when the writer has ended
 
-	writer writer // belongs to the writer's goroutine
+	// Of the writer's goroutine.
+	writer writer
+	guard  *guard // nil in tests without a real directory
 }
 
 // Errors of saving, besides those of the file system.
@@ -112,21 +121,34 @@ func Open(path string, options Options) (*Directory, Loaded, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, Loaded{}, err
 	}
+	if err := checkFiles(path); err != nil {
+		return nil, Loaded{}, err
+	}
 	lock, err := lockDirectory(path)
 	if err != nil {
 		return nil, Loaded{}, err
 	}
-	d, loaded, err := openDisk(systemDisk{path}, path, machineID, options)
+	d, loaded, err := prepare(systemDisk{path}, path, machineID, options)
 	if err != nil {
 		lock.Close()
 		return nil, Loaded{}, err
 	}
-	d.lock = lock
+	d.lock, d.guard = lock, newGuard(path)
+	go d.write()
 	return d, loaded, nil
 }
 
 // openDisk is Open without the operating system.
 func openDisk(disk disk, path, machineID string, options Options) (*Directory, Loaded, error) {
+	d, loaded, err := prepare(disk, path, machineID, options)
+	if err == nil {
+		go d.write()
+	}
+	return d, loaded, err
+}
+
+// prepare reads everything; the writer's goroutine is yet to be started.
+func prepare(disk disk, path, machineID string, options Options) (*Directory, Loaded, error) {
 	if options.Window == 0 {
 		options.Window = DefaultWindow
 	}
@@ -136,18 +158,27 @@ func openDisk(disk disk, path, machineID string, options Options) (*Directory, L
 	if options.Completed == nil {
 		options.Completed = func(uint64, error) {}
 	}
+	if options.Trouble == nil {
+		options.Trouble = func(string, string, bool) {}
+	}
+	if options.Rewrite == nil {
+		options.Rewrite = func() {}
+	}
+	if options.WatchInterval == 0 {
+		options.WatchInterval = watchInterval
+	}
 	d := &Directory{
 		disk: disk, path: path, options: options,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	l := loader{disk: disk, writer: &d.writer}
-	d.writer = writer{disk: disk}
+	d.writer = newWriter(disk)
 	if err := l.load(machineID, options.Random); err != nil {
 		d.writer.close()
 		return nil, Loaded{}, err
 	}
 	d.sequence = l.sequence
-	go d.write()
+	clear(d.writer.written)
 	return d, l.loaded, nil
 }
 

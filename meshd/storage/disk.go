@@ -45,7 +45,7 @@ type systemDisk struct{ path string }
 type systemFile struct{ *os.File }
 
 func (d systemDisk) Create(name string) (diskFile, error) {
-	f, err := os.OpenFile(filepath.Join(d.path, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(filepath.Join(d.path, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,8 @@ func (d systemDisk) Append(name string) (diskFile, error) {
 }
 
 func (d systemDisk) Read(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(filepath.Join(d.path, name))
+	// Neither waits for the other end of a FIFO nor follows a link: nothing but files belongs here.
+	f, err := os.OpenFile(filepath.Join(d.path, name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,11 @@ func (l *loader) read(name string, kind byte, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("storage: %s: %w", name, err)
 	}
-	return parseFile(data, name, kind)
+	payload, err := parseFile(data, name, kind)
+	if err == nil && kind != kindSnapshot {
+		l.writer.small[name] = smallFile{kind, payload}
+	}
+	return payload, err
 }
 
 // identify reads or makes cell_id and raises the incarnation. Without a readable incarnation the id

@@ -22,10 +22,13 @@ func makeDirectory(path string) error {
 	}
 	info, statErr := os.Stat(path)
 	if statErr != nil {
+		if link, linkErr := os.Lstat(path); linkErr == nil && link.Mode()&os.ModeSymlink != 0 {
+			return fmt.Errorf("%w: %s is a symbolic link to nothing: remove it or mount what it leads to", ErrUnusable, path)
+		}
 		return fmt.Errorf("storage: %w", err)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("storage: %s is not a directory: move it away or choose another state directory", path)
+		return fmt.Errorf("%w: %s is not a directory: move it away or choose another state directory", ErrUnusable, path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		if err := os.Chmod(path, 0o700); err != nil {
@@ -36,10 +39,19 @@ func makeDirectory(path string) error {
 	return nil
 }
 
+// writeHolder names this process in its lock.
+func writeHolder(f *os.File) error {
+	err := f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	return err
+}
+
 // lockDirectory makes sure that one process at a time uses the directory. The lock goes with the
 // process; the file stays and names the last holder.
 func lockDirectory(path string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(path, nameLock), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(path, nameLock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
@@ -55,10 +67,7 @@ func lockDirectory(path string) (*os.File, error) {
 			path, holder)
 	}
 	if err == nil {
-		err = f.Truncate(0)
-	}
-	if err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		err = writeHolder(f)
 	}
 	if err != nil && !IsNoSpace(err) { // a full disk does not make the lock less of a lock
 		f.Close()

@@ -19,6 +19,7 @@ func (w *writer) appendAll(jobs []appendJob) error {
 			return err
 		}
 	}
+	w.written[nameLog] = struct{}{}
 	var data []byte
 	for _, job := range jobs {
 		data = append(data, job.entry...)
@@ -60,11 +61,37 @@ func (w *writer) rebuildLog() error {
 	if data = data[:w.logSize]; len(data) == 0 {
 		data = logHeader
 	}
-	if err := w.install(nameLog, data); err != nil {
-		return err
+	return w.installLog(data)
+}
+
+// installLog makes data the log and keeps it open: what is appended later goes into this very file.
+func (w *writer) installLog(data []byte) error {
+	const temporary = nameLog + suffixTemporary
+	w.written[nameLog] = struct{}{}
+	f, err := w.disk.Create(temporary)
+	if err != nil {
+		return fmt.Errorf("storage: %s: %w", nameLog, err)
 	}
-	w.logSize = int64(len(data))
-	return w.openLog()
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = w.disk.Rename(temporary, nameLog)
+	}
+	if err != nil {
+		_ = f.Close()
+		_ = w.disk.Remove(temporary) // it is overwritten next time if it stays
+		return fmt.Errorf("storage: %s: %w", nameLog, err)
+	}
+	if w.log != nil {
+		w.abandonLog()
+	}
+	if err := w.disk.Sync(); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("storage: directory after %s: %w", nameLog, err)
+	}
+	w.log, w.logSize = f, int64(len(data))
+	return nil
 }
 
 // reuseLog is rebuildLog for a full disk: it cuts the file where it lies.
@@ -94,10 +121,16 @@ func (w *writer) openLog() (err error) {
 // rotateLog makes the log the previous one and starts an empty one. If that fails, appending goes on
 // in whichever file has the name; numbers tell what the snapshot contains.
 func (w *writer) rotateLog() {
+	w.written[nameLog] = struct{}{}
+	err := w.disk.Rename(nameLog, nameLogPrevious)
+	if missing(err) && w.log != nil { // somebody deleted it just now; it may hold more than the snapshot
+		_ = w.salvageLog()
+		return
+	}
 	if w.log != nil {
 		w.abandonLog()
 	}
-	if err := w.disk.Rename(nameLog, nameLogPrevious); err != nil {
+	if err != nil {
 		return
 	}
 	w.previousLogLast, w.logLast, w.logSize = w.logLast, 0, 0

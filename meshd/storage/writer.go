@@ -21,14 +21,31 @@ type writer struct {
 	previousLogLast uint64
 	snapshot        bool   // state.snapshot exists and is whole
 	snapshotCovers  uint64 // what it contains of the log
+
+	small   map[string]smallFile // what the files that are replaced as a whole hold, by name
+	written map[string]struct{}  // names written in this round
+}
+
+func newWriter(disk disk) writer {
+	return writer{disk: disk, small: map[string]smallFile{}, written: map[string]struct{}{}}
+}
+
+type smallFile struct {
+	kind    byte
+	payload []byte
 }
 
 // write is the writer's goroutine.
 func (d *Directory) write() {
 	defer close(d.done)
 	var synced time.Time
+	watch := time.NewTicker(d.options.WatchInterval)
+	defer watch.Stop()
 	for {
-		<-d.wake
+		select {
+		case <-d.wake:
+		case <-watch.C:
+		}
 		if wait := d.options.Window - time.Since(synced); wait > 0 {
 			d.gather(wait)
 		}
@@ -71,11 +88,17 @@ func (d *Directory) onlyAppends() bool {
 // perform writes one round. What dots depend on comes first, the longest comes last.
 func (d *Directory) perform(q *queue) {
 	w := &d.writer
+	unusable := d.inspect()
+	defer d.noteWritten()
 	complete := func(tickets []uint64, job func() error) {
 		if len(tickets) == 0 {
 			return
 		}
-		err := d.located(job())
+		err := unusable
+		if err == nil {
+			err = d.located(job())
+			d.noteWritten() // before anybody hears of it
+		}
 		for _, ticket := range tickets {
 			d.options.Completed(ticket, err)
 		}
@@ -87,13 +110,19 @@ func (d *Directory) perform(q *queue) {
 	})
 	complete(q.peers.tickets, func() error { return w.replace(namePeers, kindPeers, q.peers.value) })
 	if len(q.appends) > 0 {
-		err := d.located(w.appendAll(q.appends))
+		err := unusable
+		if err == nil {
+			err = d.located(w.appendAll(q.appends))
+			d.noteWritten()
+		}
 		for _, job := range q.appends {
 			d.options.Completed(job.ticket, err)
 		}
 	}
 	complete(q.snapshot.tickets, func() error { return w.saveSnapshot(q.snapshot.value) })
-	w.ensureBallast()
+	if unusable == nil {
+		w.ensureBallast()
+	}
 }
 
 // replace writes a small file as a whole. On a full disk it spends ballast until that succeeds.
@@ -103,6 +132,9 @@ func (w *writer) replace(name string, kind byte, payload []byte) error {
 	for IsNoSpace(err) && w.spendBallast() {
 		err = w.install(name, data)
 	}
+	if err == nil {
+		w.small[name] = smallFile{kind, payload}
+	}
 	return err
 }
 
@@ -110,6 +142,7 @@ func (w *writer) replace(name string, kind byte, payload []byte) error {
 // the old one or the new one.
 func (w *writer) install(name string, data []byte) error {
 	temporary := name + suffixTemporary
+	w.written[name] = struct{}{}
 	err := w.create(temporary, data)
 	if err == nil {
 		err = w.disk.Rename(temporary, name)
@@ -148,6 +181,8 @@ func (w *writer) raiseIncarnation(incarnation uint32) error {
 }
 
 func (w *writer) removeIdentity() error {
+	delete(w.small, nameIdentity)
+	w.written[nameIdentity] = struct{}{}
 	if err := w.disk.Remove(nameIdentity); err != nil && !missing(err) {
 		return fmt.Errorf("storage: %s: %w", nameIdentity, err)
 	}
@@ -206,6 +241,7 @@ func (w *writer) saveSnapshot(job snapshotJob) error {
 		return fmt.Errorf("storage: %s: %w", nameSnapshot, err)
 	}
 	previousCovers := uint64(0)
+	w.written[nameSnapshot] = struct{}{}
 	if w.snapshot {
 		if err := w.disk.Rename(nameSnapshot, nameSnapshotPrevious); err != nil {
 			return fmt.Errorf("storage: %s: %w", nameSnapshotPrevious, err)

@@ -30,7 +30,7 @@ func probeMessages(check func(bool, error)) map[string]func() {
 	contacts := []Contact{contactV4, contactV6}
 	return map[string]func(){
 		"header": func() {
-			b := AppendHeader(buffer, Header{TypeLeave, 0, actorA, 1})
+			b := AppendHeader(buffer, Header{Type: TypeLeave, PayloadLength: 0, Sender: actorA, Nonce: 1})
 			_, _, _, err := ParseHeader(b)
 			check(LooksLike(b), err)
 			_, _, _, err = ParseHeader(b[:3])

@@ -10,6 +10,7 @@ var (
 	// ErrLong: more than DatagramMax bytes; no cell sends such a datagram.
 	ErrLong = errors.New("wire: datagram longer than 1200 bytes")
 	// ErrVersion: another version of the protocol; the peer is newer, or it is not a cell (F26).
+	// ParseHeader returns the header filled.
 	ErrVersion = errors.New("wire: unknown protocol version")
 	// ErrType: the type is not in this version's table (F26). ParseHeader returns the header filled.
 	ErrType = errors.New("wire: unknown message type")

@@ -17,8 +17,8 @@ func same(t *testing.T, in, out []byte) {
 }
 
 func FuzzHeader(f *testing.F) {
-	f.Add(append(AppendHeader(nil, Header{TypePing, 18, actorA, 1}), make([]byte, 18+TrailerSize)...))
-	f.Add(AppendHeader(nil, Header{TypeLeave, 0, actorA, 1}))
+	f.Add(append(AppendHeader(nil, Header{Type: TypePing, PayloadLength: 18, Sender: actorA, Nonce: 1}), make([]byte, 18+TrailerSize)...))
+	f.Add(AppendHeader(nil, Header{Type: TypeLeave, PayloadLength: 0, Sender: actorA, Nonce: 1}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		header, payload, trailer, err := ParseHeader(b)
 		if err == nil {

@@ -69,7 +69,7 @@ const hexRecord = `1122334455667788 01 02 0a
 
 func TestF20_HeaderIsSixteenBytes(t *testing.T) {
 	want := unhex(t, "01 05 00d0 0a00000000000001 deadbeef")
-	header := Header{Type: TypeDelta, PayloadLength: 0xd0, Sender: actorA, Nonce: 0xdeadbeef}
+	header := Header{Version: Version, Type: TypeDelta, PayloadLength: 0xd0, Sender: actorA, Nonce: 0xdeadbeef}
 	got := AppendHeader(nil, header)
 	if !bytes.Equal(got, want) || len(got) != HeaderSize {
 		t.Fatalf("header %x, want %x", got, want)

@@ -46,27 +46,35 @@ func (t Type) Relayable() bool {
 // reject for its size, version or type.
 func LooksLike(datagram []byte) bool {
 	return len(datagram) >= HeaderSize && len(datagram) <= DatagramMax &&
-		datagram[0] == Version && Type(datagram[1]).Known()
+		(datagram[0] == Version || datagram[0] != 0 && Type(datagram[1]).Joining()) && Type(datagram[1]).Known()
+}
+
+// ParseHeader is Spoken.ParseHeader.
+func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err error) {
+	return Spoken.ParseHeader(datagram)
 }
 
 // ParseHeader splits a datagram into header, payload and trailer (specification 3.3). The trailer is
 // empty on an open wire and in the join handshake, else TrailerSize bytes; anything else is an
-// error. With ErrType the header is filled, so that the caller can count by type (F26).
-func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err error) {
+// error. With ErrVersion and ErrType the header is filled, so that the caller can count by version and by
+// type (F26). The join handshake is the same in all versions; there the version is the greatest that the
+// sender speaks.
+func (v Versions) ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err error) {
 	if len(datagram) < HeaderSize {
 		return Header{}, nil, nil, ErrShort
 	}
 	if len(datagram) > DatagramMax {
 		return Header{}, nil, nil, ErrLong
 	}
-	if datagram[0] != Version {
-		return Header{}, nil, nil, ErrVersion
-	}
 	header = Header{
+		Version:       datagram[0],
 		Type:          Type(datagram[1]),
 		PayloadLength: binary.BigEndian.Uint16(datagram[2:]),
 		Sender:        CellID(binary.BigEndian.Uint64(datagram[4:])),
 		Nonce:         binary.BigEndian.Uint32(datagram[12:]),
+	}
+	if !v.Includes(header.Version) && (header.Version == 0 || !header.Type.Joining()) {
+		return header, nil, nil, ErrVersion
 	}
 	if !header.Type.Known() {
 		return header, nil, nil, ErrType
@@ -85,13 +93,16 @@ func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err e
 	return header, datagram[HeaderSize:end:end], trailer, nil
 }
 
-// AppendHeader appends the 16 bytes of h. It panics when the sender is no cell or the payload would
-// not fit a datagram.
+// AppendHeader appends the 16 bytes of h; its version 0 means Version. It panics when the sender is no cell
+// or the payload would not fit a datagram.
 func AppendHeader(dst []byte, h Header) []byte {
 	if h.PayloadLength > PayloadMax || !h.Type.Known() || !h.Sender.Valid() {
 		panic("wire: header that no cell accepts: type " + h.Type.String() + " sender " + h.Sender.String())
 	}
-	dst = append(dst, Version, byte(h.Type))
+	if h.Version == 0 {
+		h.Version = Version
+	}
+	dst = append(dst, h.Version, byte(h.Type))
 	dst = binary.BigEndian.AppendUint16(dst, h.PayloadLength)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(h.Sender))
 	return binary.BigEndian.AppendUint32(dst, h.Nonce)

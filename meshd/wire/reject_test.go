@@ -32,6 +32,8 @@ func TestF26_UnknownVersionAndTypeAreToldApart(t *testing.T) {
 		{"long", append(good[:16:16], make([]byte, DatagramMax)...), ErrLong},
 		{"version 0", change(good, set(0, 0)), ErrVersion},
 		{"version 2", change(good, set(0, 2)), ErrVersion},
+		{"version 2 of a join", change(good, set(0, 2, 0x40)), nil},
+		{"version 0 of a join", change(good, set(0, 0, 0x40)), ErrVersion},
 		{"type 0", change(good, set(1, 0)), ErrType},
 		{"type ff", change(good, set(1, 0xff)), ErrType},
 		{"payload longer than datagram", change(good, set(3, 1)), ErrLength},
@@ -41,10 +43,13 @@ func TestF26_UnknownVersionAndTypeAreToldApart(t *testing.T) {
 		{"sender all ones", change(good, set(4, 255, 255, 255, 255, 255, 255, 255, 255)), ErrCell},
 	} {
 		header, _, _, err := ParseHeader(test.datagram)
+		if err == nil && header.Version != test.datagram[0] {
+			t.Errorf("%s: header of version %d", test.name, header.Version)
+		}
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s: error %v, want %v", test.name, err, test.want)
 		}
-		if err == ErrType && header.Type != Type(test.datagram[1]) {
+		if (err == ErrType || err == ErrVersion) && header.Type != Type(test.datagram[1]) {
 			t.Errorf("%s: header says type %d, so drops cannot be counted by type", test.name, header.Type)
 		}
 		switch err {
@@ -395,18 +400,20 @@ func TestAppendersPanicOnWhatNobodyAccepts(t *testing.T) {
 	for name, f := range map[string]func(){
 		"header of an unknown type": func() { AppendHeader(nil, Header{Type: 0xee, Sender: actorA}) },
 		"header without sender":     func() { AppendHeader(nil, Header{Type: TypePing}) },
-		"header, payload too long":  func() { AppendHeader(nil, Header{TypePing, PayloadMax + 1, actorA, 0}) },
-		"contact of nobody":         func() { AppendContact(nil, Contact{}) },
-		"delta without entry":       func() { AppendDelta(nil, many) },
-		"record out of context":     func() { AppendStateRecord(nil, broken) },
-		"vector too long":           func() { AppendBegin(nil, Begin{Vector: largeVector(72)}) },
-		"vector beyond its total":   func() { AppendVector(nil, Vector{1, 1, largeVector(1)}) },
-		"range outside the tree":    func() { AppendMerkleReq(nil, MerkleRange{17, 0, 0}) },
-		"hashes missing":            func() { AppendMerkleResp(nil, MerkleRange{0, 0, 1}, nil) },
-		"too many contacts":         func() { AppendNodes(nil, make([]Contact, 43)) },
-		"chunk too long":            func() { AppendStreamData(nil, StreamData{1, 1, make([]byte, 1175)}) },
-		"reason too large":          func() { AppendStreamClose(nil, StreamClose{1, true, 64}) },
-		"value too long":            func() { AppendEntry(nil, Dot{1, 1}, make([]byte, 513)) },
+		"header, payload too long": func() {
+			AppendHeader(nil, Header{Type: TypePing, PayloadLength: PayloadMax + 1, Sender: actorA, Nonce: 0})
+		},
+		"contact of nobody":       func() { AppendContact(nil, Contact{}) },
+		"delta without entry":     func() { AppendDelta(nil, many) },
+		"record out of context":   func() { AppendStateRecord(nil, broken) },
+		"vector too long":         func() { AppendBegin(nil, Begin{Vector: largeVector(72)}) },
+		"vector beyond its total": func() { AppendVector(nil, Vector{1, 1, largeVector(1)}) },
+		"range outside the tree":  func() { AppendMerkleReq(nil, MerkleRange{17, 0, 0}) },
+		"hashes missing":          func() { AppendMerkleResp(nil, MerkleRange{0, 0, 1}, nil) },
+		"too many contacts":       func() { AppendNodes(nil, make([]Contact, 43)) },
+		"chunk too long":          func() { AppendStreamData(nil, StreamData{1, 1, make([]byte, 1175)}) },
+		"reason too large":        func() { AppendStreamClose(nil, StreamClose{1, true, 64}) },
+		"value too long":          func() { AppendEntry(nil, Dot{1, 1}, make([]byte, 513)) },
 	} {
 		func() {
 			defer func() {

@@ -137,6 +137,7 @@ func (r Reach) String() string {
 
 // Header is the 16-byte common header.
 type Header struct {
+	Version       uint8
 	Type          Type
 	PayloadLength uint16
 	Sender        CellID

@@ -4,9 +4,9 @@
 //	<own group>/daemon                                runnerd, where controllers are handed down
 //	<own group>/colloid/<key hash>-<slot>-<nonce>     one instance
 //
-// Only version 2 is used. Where no version 2 hierarchy can be written, Manager is nil and instances
-// run without one; where it lacks the controllers cpu, memory and pids (hybrid hosts), groups still
-// gather processes for killing, and Enforced is false.
+// Version 2 comes first. Where it lacks a controller, as on hybrid hosts, the hierarchy of version 1 that
+// has it is used beside it, with a group of the same name. What neither has is named by Missing, and
+// Enforced is then false. Where nothing can be written, Manager is nil and instances run without groups.
 package cgroup
 
 import (
@@ -34,17 +34,22 @@ const PIDsDefault = 512
 const (
 	periodMicroseconds = 100_000
 	quotaMinimum       = 1_000 // the kernel refuses less
-	instancesName      = "colloid"
-	daemonName         = "daemon"
-	removeTries        = 100
+	ioWeight           = 100   // all instances share a disk evenly
+	// highFraction of the limit is a brake: from there on the kernel takes page cache back before it kills.
+	// It is small, because what is not cache is slowed down there for nothing.
+	highFraction  = 64
+	instancesName = "colloid"
+	daemonName    = "daemon"
+	removeTries   = 100
 )
 
 var controllersWanted = []string{"cpu", "memory", "pids"}
 
 // Manager makes and removes groups. Its methods may be called from several goroutines.
 type Manager struct {
-	parent      string // directory of the instances' groups
+	parent      string // directory of the instances' groups, "" = no version 2
 	controllers []string
+	legacy      []legacy                // of version 1, for what version 2 lacks
 	mkdir       func(path string) error // os.Mkdir, or that of a fake
 	rmdir       func(path string) error
 }
@@ -101,7 +106,7 @@ func open(root, own string, pid int, mkdir, rmdir func(string) error) (*Manager,
 		return nil, fmt.Errorf("cgroup: create %s: %w", m.parent, err)
 	}
 	// It may be there and belong to somebody else.
-	probe := m.Path(fmt.Sprintf("probe-%d", pid))
+	probe := filepath.Join(m.parent, fmt.Sprintf("probe-%d", pid))
 	if err := m.ensure(probe); err != nil {
 		return nil, fmt.Errorf("cgroup: create %s: %w", probe, err)
 	}
@@ -122,7 +127,7 @@ func (m *Manager) ensure(path string) error {
 func (m *Manager) handDown(base, own string, pid int) {
 	available := words(filepath.Join(base, "cgroup.controllers"))
 	var wanted []string
-	for _, name := range controllersWanted {
+	for _, name := range append(slices.Clone(controllersWanted), "io") {
 		if slices.Contains(available, name) {
 			wanted = append(wanted, name)
 		}
@@ -166,31 +171,44 @@ func write(path, value string) error {
 }
 
 // Enforced reports whether all three limits hold here.
-func (m *Manager) Enforced() bool { return m != nil && len(m.controllers) == len(controllersWanted) }
+func (m *Manager) Enforced() bool { return m != nil && len(m.Missing()) == 0 }
 
 // Missing names the controllers that are not available.
 func (m *Manager) Missing() []string {
 	var missing []string
 	for _, name := range controllersWanted {
-		if m == nil || !slices.Contains(m.controllers, name) {
+		if m == nil || !slices.Contains(m.controllers, name) && !m.hasLegacy(name) {
 			missing = append(missing, name)
 		}
 	}
 	return missing
 }
 
-// Create makes the group of one instance with its limits and gives its directory.
-func (m *Manager) Create(name string, limits Limits) (string, error) {
-	path := filepath.Join(m.parent, name)
-	if err := m.ensure(path); err != nil {
-		return "", fmt.Errorf("cgroup: create %s: %w", path, err)
+func (m *Manager) hasLegacy(name string) bool {
+	return slices.ContainsFunc(m.legacy, func(l legacy) bool { return l.controller == name })
+}
+
+// Create makes the group of one instance with its limits.
+func (m *Manager) Create(name string, limits Limits) (Group, error) {
+	group := m.Path(name)
+	controls := make([][]control, 0, len(group))
+	if m.parent != "" {
+		controls = append(controls, m.controls(limits))
 	}
-	for _, control := range m.controls(limits) {
-		if err := write(filepath.Join(path, control.file), control.value); err != nil && !control.optional {
-			return "", fmt.Errorf("cgroup: set %s of %s to %s: %w", control.file, name, control.value, err)
+	for _, l := range m.legacy {
+		controls = append(controls, l.controls(limits))
+	}
+	for n, path := range group {
+		if err := m.ensure(path); err != nil {
+			return nil, fmt.Errorf("cgroup: create %s: %w", path, err)
+		}
+		for _, control := range controls[n] {
+			if err := write(filepath.Join(path, control.file), control.value); err != nil && !control.optional {
+				return nil, fmt.Errorf("cgroup: set %s of %s to %s: %w", control.file, name, control.value, err)
+			}
 		}
 	}
-	return path, nil
+	return group, nil
 }
 
 type control struct {
@@ -203,66 +221,60 @@ func (m *Manager) controls(limits Limits) []control {
 	if slices.Contains(m.controllers, "cpu") {
 		value := fmt.Sprintf("max %d", periodMicroseconds)
 		if limits.CPUMillicores > 0 {
-			quota := max(quotaMinimum, uint64(limits.CPUMillicores)*periodMicroseconds/1000)
-			value = fmt.Sprintf("%d %d", quota, periodMicroseconds)
+			value = fmt.Sprintf("%d %d", quotaOf(limits.CPUMillicores), periodMicroseconds)
 		}
 		list = append(list, control{"cpu.max", value, false})
 	}
 	if slices.Contains(m.controllers, "memory") {
 		value := "max"
 		if limits.MemoryMiB > 0 {
-			value = strconv.FormatUint(uint64(limits.MemoryMiB)<<20, 10)
-			list = append(list, control{"memory.swap.max", "0", true})
+			bytes := uint64(limits.MemoryMiB) << 20
+			value = strconv.FormatUint(bytes, 10)
+			high := strconv.FormatUint(bytes-bytes/highFraction, 10)
+			list = append(list, control{"memory.swap.max", "0", true}, control{"memory.high", high, true})
 		}
 		list = append(list, control{"memory.max", value, false}, control{"memory.oom.group", "1", true})
 	}
 	if slices.Contains(m.controllers, "pids") {
-		pids := limits.PIDs
-		if pids == 0 {
-			pids = PIDsDefault
-		}
-		list = append(list, control{"pids.max", strconv.FormatUint(uint64(pids), 10), false})
+		list = append(list, control{"pids.max", pidsOf(limits), false})
+	}
+	if slices.Contains(m.controllers, "io") {
+		list = append(list, control{"io.weight", strconv.Itoa(ioWeight), true})
 	}
 	return list
 }
 
-// Add moves a process into a group.
-func Add(path string, pid int) error {
-	if err := write(filepath.Join(path, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
-		return fmt.Errorf("cgroup: move process %d to %s: %w", pid, path, err)
-	}
-	return nil
+// quotaOf is the share of one period.
+func quotaOf(millicores uint32) uint64 {
+	return max(quotaMinimum, uint64(millicores)*periodMicroseconds/1000)
 }
 
-// Members are the ids of the processes in the group.
-func Members(path string) []int {
-	var pids []int
-	for _, word := range words(filepath.Join(path, "cgroup.procs")) {
-		if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
+func pidsOf(limits Limits) string {
+	if limits.PIDs == 0 {
+		return strconv.Itoa(PIDsDefault)
 	}
-	return pids
+	return strconv.FormatUint(uint64(limits.PIDs), 10)
 }
-
-// Kill ends every process of the group and of groups below it at once, and reports whether the
-// kernel can (cgroup.kill, Linux 5.14).
-func Kill(path string) bool { return write(filepath.Join(path, "cgroup.kill"), "1") == nil }
 
 // Remove removes the group with what the instance made below it. It waits for killed processes.
 func (m *Manager) Remove(name string) error {
-	path := filepath.Join(m.parent, name)
-	if name == "" || filepath.Dir(path) != m.parent {
+	if name == "" || filepath.Base(name) != name || name == "." || name == ".." {
 		return fmt.Errorf("cgroup: %q is no name of a group", name)
 	}
-	var err error
-	for range removeTries {
-		if err = m.removeTree(path, 0); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return nil
+	for _, path := range m.Path(name) {
+		var err error
+		for range removeTries {
+			if err = m.removeTree(path, 0); err == nil || errors.Is(err, fs.ErrNotExist) {
+				err = nil
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err != nil {
+			return fmt.Errorf("cgroup: remove %s: %w", path, err)
+		}
 	}
-	return fmt.Errorf("cgroup: remove %s: %w", path, err)
+	return nil
 }
 
 func (m *Manager) removeTree(path string, depth int) error {
@@ -278,18 +290,37 @@ func (m *Manager) removeTree(path string, depth int) error {
 
 // Names are the groups that exist, for finding those nobody remembers.
 func (m *Manager) Names() []string {
-	entries, err := os.ReadDir(m.parent)
-	if err != nil {
-		return nil
-	}
 	var names []string
-	for _, entry := range entries {
-		if entry.IsDir() {
-			names = append(names, entry.Name())
+	for _, parent := range m.parents() {
+		entries, err := os.ReadDir(parent)
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			if entry.IsDir() && !slices.Contains(names, entry.Name()) {
+				names = append(names, entry.Name())
+			}
 		}
 	}
 	return names
 }
 
-// Path is the directory of a group.
-func (m *Manager) Path(name string) string { return filepath.Join(m.parent, name) }
+func (m *Manager) parents() []string {
+	var list []string
+	if m.parent != "" {
+		list = append(list, m.parent)
+	}
+	for _, l := range m.legacy {
+		list = append(list, l.parent)
+	}
+	return list
+}
+
+// Path is the group of a name.
+func (m *Manager) Path(name string) Group {
+	var group Group
+	for _, parent := range m.parents() {
+		group = append(group, filepath.Join(parent, name))
+	}
+	return group
+}

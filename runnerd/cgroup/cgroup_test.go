@@ -26,7 +26,7 @@ func newFake(t *testing.T, own, controllers string) *fake {
 
 func (f *fake) populate(path, controllers string) {
 	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control", "cgroup.kill", "cpu.max", "memory.max",
-		"memory.swap.max", "memory.oom.group", "pids.max"} {
+		"memory.swap.max", "memory.high", "memory.oom.group", "pids.max", "io.weight", "cgroup.freeze"} {
 		os.WriteFile(filepath.Join(path, name), nil, 0o644)
 	}
 	os.WriteFile(filepath.Join(path, "cgroup.controllers"), []byte(controllers+"\n"), 0o644)
@@ -79,25 +79,25 @@ func TestF141_LimitsAreSetInAGroupBelowTheOwn(t *testing.T) {
 	if got := f.read(base + "/daemon/cgroup.procs"); got != "4711" {
 		t.Errorf("runnerd moved to its leaf: %q", got)
 	}
-	path, err := m.Create("0123-0-abcd", Limits{CPUMillicores: 250, MemoryMiB: 64, PIDs: 7})
-	if err != nil || path != filepath.Join(f.root, base, "colloid/0123-0-abcd") {
-		t.Fatal(path, err)
+	group, err := m.Create("0123-0-abcd", Limits{CPUMillicores: 250, MemoryMiB: 64, PIDs: 7})
+	if err != nil || len(group) != 1 || group[0] != filepath.Join(f.root, base, "colloid/0123-0-abcd") {
+		t.Fatal(group, err)
 	}
 	for file, want := range map[string]string{
 		"cpu.max": "25000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1",
-		"pids.max": "7",
+		"pids.max": "7", "memory.high": "66060288", "io.weight": "100",
 	} {
 		if got := f.read(base + "/colloid/0123-0-abcd/" + file); got != want {
 			t.Errorf("%s is %q, expected %q", file, got, want)
 		}
 	}
-	if err := Add(path, 99); err != nil || !slices.Equal(Members(path), []int{99}) {
-		t.Errorf("%v, %v", err, Members(path))
+	if err := group.Add(99); err != nil || !slices.Equal(group.Members(), []int{99}) {
+		t.Errorf("%v, %v", err, group.Members())
 	}
-	if !Kill(path) || f.read(base+"/colloid/0123-0-abcd/cgroup.kill") != "1" {
+	if !group.Kill() || f.read(base+"/colloid/0123-0-abcd/cgroup.kill") != "1" {
 		t.Error("not killed")
 	}
-	if err := f.mkdir(filepath.Join(path, "made-by-the-workload")); err != nil {
+	if err := f.mkdir(filepath.Join(group[0], "made-by-the-workload")); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Remove("0123-0-abcd"); err != nil || len(m.Names()) != 0 {

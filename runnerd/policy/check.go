@@ -17,14 +17,41 @@ type Permit struct {
 	User    User
 	// Health is the listed binary of an exec health check, nil without one.
 	Health *Process
+	// Image is the reference of an allowed container, "" for a process.
+	Image string
+	// Containers is what the policy says of containers, where Image is set.
+	Containers Containers
+}
+
+// String says what is allowed, for the audit log.
+func (p Permit) String() string {
+	if p.Image != "" {
+		return "container " + p.Image
+	}
+	return fmt.Sprintf("%s as %s", p.Process.Path, p.User.Name)
 }
 
 // Check compares a decoded specification with the policy. It reads no file: the digest of the binary
 // is compared at each start (Process.Accepts). The error is one sentence for the operator.
 func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
-	if spec.Runtime != workload.RuntimeProcess {
-		return Permit{}, errors.New("this runnerd runs host processes only, not images or modules")
+	switch spec.Runtime {
+	case workload.RuntimeProcess:
+		return p.checkProcess(spec)
+	case workload.RuntimeOCI:
+		return p.checkContainer(spec)
 	}
+	return Permit{}, errors.New("this runnerd runs host processes and images, not modules")
+}
+
+// Variables checks the variables that come beside the specification (F83). Errors never show a value.
+func (p Permit) Variables(variables []string) error {
+	if len(variables) > 0 && p.Process != nil && !p.Process.Variables {
+		return fmt.Errorf("the host's policy allows %s no environment variables (env any)", p.Process.Path)
+	}
+	return checkVariables(variables)
+}
+
+func (p *Policy) checkProcess(spec *workload.Spec) (Permit, error) {
 	process := p.process(spec.Image)
 	if process == nil {
 		return Permit{}, fmt.Errorf("the host's policy does not list process %s", syntax.Quote(spec.Image))
@@ -40,8 +67,6 @@ func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
 		return Permit{}, fmt.Errorf("the host's policy allows %s no arguments (args any)", process.Path)
 	case len(spec.Environment) > 0 && !process.Variables:
 		return Permit{}, fmt.Errorf("the host's policy allows %s no environment variables (env any)", process.Path)
-	case spec.EnvironmentDigest != [32]byte{}:
-		return Permit{}, errors.New("environment records (env.NAME) are not supported for host processes")
 	case len(spec.Volumes) > 0:
 		return Permit{}, errors.New("volumes are not supported for host processes: they see the host's files")
 	case len(spec.Command) > 0:
@@ -128,7 +153,7 @@ func checkVariables(environment []string) error {
 	for _, variable := range environment {
 		name, _, found := strings.Cut(variable, "=")
 		if !found || !syntax.ValidVariable(name) || strings.ContainsRune(variable, 0) {
-			return fmt.Errorf("environment variable %s is not NAME=value", syntax.Quote(variable))
+			return fmt.Errorf("environment variable %s is not NAME=value", syntax.Quote(name)) // the value may be secret
 		}
 		for _, prefix := range loaders {
 			if strings.HasPrefix(name, prefix) {

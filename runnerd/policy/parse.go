@@ -42,8 +42,21 @@ func (p *parser) complain(at syntax.Position, format string, arguments ...any) {
 }
 
 func (p *parser) statement(s *syntax.Statement) {
-	if s.Name == "process" {
+	switch s.Name { // what may stand several times
+	case "process":
 		p.process(s)
+		return
+	case "bind", "capability":
+		p.containerStatement(s)
+		return
+	case "registry":
+		p.registry(s)
+		return
+	case "image_allow":
+		p.images(s, &p.policy.ImagesAllowed)
+		return
+	case "image_deny":
+		p.images(s, &p.policy.ImagesDenied)
 		return
 	}
 	if p.seen[s.Name] {
@@ -52,6 +65,13 @@ func (p *parser) statement(s *syntax.Statement) {
 	}
 	p.seen[s.Name] = true
 	switch s.Name {
+	case "containers", "runtime":
+		p.containerStatement(s)
+	case "allow_unlimited":
+		if s.Block || len(s.Arguments) > 0 {
+			p.complain(s.Position, "allow_unlimited stands alone")
+		}
+		p.policy.AllowUnlimited = true
 	case "instances":
 		p.policy.Instances = int(p.number(s, "a number", 0, InstancesMax, units{}))
 	case "cpu":
@@ -71,8 +91,9 @@ func (p *parser) statement(s *syntax.Statement) {
 			}
 		}
 	default:
-		p.complain(s.Position, "unknown statement %s, expected process, instances, cpu, memory, log_rate, "+
-			"port_min or meshd_user", s.Name)
+		p.complain(s.Position, "unknown statement %s, expected process, containers, runtime, bind, capability, "+
+			"allow_unlimited, registry, image_allow, image_deny, instances, cpu, memory, log_rate, port_min or meshd_user",
+			s.Name)
 	}
 }
 

@@ -34,6 +34,12 @@ type Policy struct {
 	PortMin       uint16 // no instance publishes a port below it
 	MeshdUID      int64  // who may connect, -1 = not said
 	Processes     []Process
+	Containers    Containers
+	// AllowUnlimited lets a container run whose limits this host cannot enforce.
+	AllowUnlimited bool
+	Registries     []Registry
+	ImagesAllowed  []string // patterns, see CheckImage; none = every image
+	ImagesDenied   []string
 
 	paths map[string]int
 }

@@ -126,13 +126,55 @@ func TestF145_DefaultIsDeny(t *testing.T) {
 		"user":        func(s *workload.Spec) { s.User = "somebody" },
 		"volume":      func(s *workload.Spec) { s.Volumes = []workload.Volume{{Name: "a", MountPath: "/a"}} },
 		"command":     func(s *workload.Spec) { s.Command = []string{"x"} },
-		"image":       func(s *workload.Spec) { s.Runtime = workload.RuntimeOCI },
 		"module":      func(s *workload.Spec) { s.Runtime = workload.RuntimeWasm },
 	} {
 		changed := *spec
 		change(&changed)
 		if _, err := p.Check(&changed); err == nil {
 			t.Errorf("%s allowed by default", name)
+		}
+	}
+}
+
+// TestContainersWithinTheirBounds is the shipped default of decision D2 and what a host may change of it.
+func TestContainersWithinTheirBounds(t *testing.T) {
+	spec := &workload.Spec{Runtime: workload.RuntimeOCI, Image: "registry.example/web", Replicas: 1}
+	permit, err := Empty().Check(spec)
+	if err != nil || permit.String() != "container registry.example/web" || len(permit.Containers.Capabilities) > 0 {
+		t.Fatalf("%v, %v", permit, err)
+	}
+	for name, change := range map[string]func(*workload.Spec){
+		"low port": func(s *workload.Spec) { s.Ports = []workload.Port{{Host: 80, Container: 80}} },
+		"loader":   func(s *workload.Spec) { s.Environment = []string{"LD_PRELOAD=/x"} },
+		"zero":     func(s *workload.Spec) { s.Command = []string{"a\x00b"} },
+		"probe":    func(s *workload.Spec) { s.Health.Kind = workload.HealthExec },
+	} {
+		changed := *spec
+		change(&changed)
+		if _, err := Empty().Check(&changed); err == nil {
+			t.Errorf("%s allowed by default", name)
+		}
+	}
+	if _, err := parse(t, "containers none").Check(spec); err == nil {
+		t.Error("allowed against the policy")
+	}
+	p := parse(t, "containers any\nruntime /usr/bin/runc\nbind media /srv/media read_only\nbind data /srv/data\n"+
+		"capability NET_RAW CAP_SYS_NICE\nallow_unlimited\n")
+	permit, err = p.Check(spec)
+	if err != nil || permit.Containers.Runtime != "/usr/bin/runc" || len(permit.Containers.Capabilities) != 2 ||
+		!p.AllowUnlimited {
+		t.Errorf("%+v, %v", permit, err)
+	}
+	if b, found := permit.Containers.Bind("media"); !found || b.Path != "/srv/media" || !b.ReadOnly {
+		t.Errorf("%+v", b)
+	}
+	for _, text := range []string{
+		"containers some", "runtime runc", "bind media", "bind media /etc", "bind media /", "bind media srv",
+		"bind media /srv rw", "bind media /srv/../etc", "capability SYS_ADMIN", "capability ALL", "allow_unlimited yes",
+		"bind a /srv/a\nbind a /srv/b",
+	} {
+		if _, err := Parse("policy", []byte(text)); err == nil {
+			t.Errorf("%q is accepted", text)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// SizeMax bounds a record. An encoded specification (512 bytes) with its environment is far below.
-const SizeMax = 64 << 10
+// SizeMax bounds a record. The largest is a sandbox with the files that it finds inside, quoted twice.
+const SizeMax = 512 << 10
 
 // Record is the parsed form: all values of each name.
 type Record map[string][]string
@@ -84,7 +84,7 @@ func sortStrings(list []string) {
 
 // Errors of Parse.
 var (
-	ErrSize = errors.New("record: longer than 64 KiB")
+	ErrSize = errors.New("record: longer than 512 KiB")
 	ErrForm = errors.New("record: line is not a name and a quoted value")
 )
 

@@ -21,7 +21,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(directory, "runnerd")
-	command := exec.Command("go", "build", "-o", path, "colloid.net/cmd/runnerd")
+	command := exec.Command("go", "build", "-o", directory, "colloid.net/cmd/runnerd", "colloid.net/cmd/runnerd-shim")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	command.Stderr = os.Stderr
 	if err := command.Run(); err != nil {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"strconv"
 
+	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
 )
 
 // Config is what a shim is told. It travels as a record through a pipe: arguments and variables of a
@@ -16,12 +18,19 @@ type Config struct {
 	Root      procfs.Process
 	Session   int // of the workload, for cleaning up
 
-	Cgroup      string // directory, "" = none
-	Identity    bool   // change to UID and GID
+	Cgroup      cgroup.Group
+	Identity    bool // change to UID and GID
 	UID, GID    uint32
 	Arguments   []string // argv, the path included
 	Environment []string
 	LogRate     int
+	// Sandbox is the world that the workload runs in, nil for a process of the host.
+	Sandbox *sandbox.Config
+	// Runtime is an external OCI runtime that makes the sandbox, "" = this program; Name is the container's.
+	Runtime, Name string
+	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
+	// first argument up inside.
+	binary bool
 }
 
 func (c *Config) record() record.Record {
@@ -31,13 +40,19 @@ func (c *Config) record() record.Record {
 	r.SetInt("pid", int64(c.Root.PID))
 	r.SetUint("ticks", c.Root.StartTicks)
 	r.SetInt("session", int64(c.Session))
-	r.Set("cgroup", c.Cgroup)
+	r["cgroup"] = c.Cgroup
 	r.Set("identity", strconv.FormatBool(c.Identity))
 	r.SetUint("uid", uint64(c.UID))
 	r.SetUint("gid", uint64(c.GID))
 	r["argument"] = c.Arguments
 	r["variable"] = c.Environment
 	r.SetInt("log_rate", int64(c.LogRate))
+	r.Set("runtime", c.Runtime)
+	r.Set("name", c.Name)
+	r.Set("binary", strconv.FormatBool(c.binary))
+	if c.Sandbox != nil {
+		r.Set("sandbox", string(c.Sandbox.Record().Encode()))
+	}
 	return r
 }
 
@@ -49,13 +64,25 @@ func parseConfig(r record.Record) (*Config, error) {
 		Watch:       r.Get("watch") == "true",
 		Root:        procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")},
 		Session:     int(r.Int("session")),
-		Cgroup:      r.Get("cgroup"),
+		Cgroup:      r["cgroup"],
 		Identity:    r.Get("identity") == "true",
 		UID:         uint32(r.Uint("uid")),
 		GID:         uint32(r.Uint("gid")),
 		Arguments:   r["argument"],
 		Environment: r["variable"],
 		LogRate:     int(r.Int("log_rate")),
+		Runtime:     r.Get("runtime"),
+		Name:        r.Get("name"),
+		binary:      r.Get("binary") == "true",
+	}
+	if text := r.Get("sandbox"); text != "" {
+		inner, err := record.Parse([]byte(text))
+		if err != nil {
+			return nil, err
+		}
+		if c.Sandbox, err = sandbox.ParseRecord(inner); err != nil {
+			return nil, err
+		}
 	}
 	if c.Directory == "" || !c.Watch && len(c.Arguments) == 0 {
 		return nil, errConfig

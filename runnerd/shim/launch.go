@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/sandbox"
 )
 
 // launchTimeout bounds how long a shim may take to say that the workload runs.
@@ -43,6 +43,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	defer readyRead.Close()
+	c.binary = binary != nil
 	if binary == nil {
 		binary = configRead // any descriptor: the places are fixed
 	}
@@ -53,7 +54,7 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
-	pid, err := forkSelf(ArgumentShim, files)
+	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
 	readyWrite.Close()
@@ -87,14 +88,35 @@ func readReady(from *os.File) (procfs.Process, error) {
 	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
 }
 
-// forkSelf starts this binary again in a session of its own, with files as descriptors 0, 1, 2, ...
+// program is what is started as shim and stage: this binary, unless UseProgram said otherwise.
+var program = "/proc/self/exe"
+
+// UseProgram makes shims and stages of this process run the small binary at path (runnerd-shim). It is opened
+// once, so that an upgrade that replaces the file changes nothing for a runnerd that is running, and the
+// descriptor is kept for good. Call it before the first Launch.
+func UseProgram(path string) error {
+	low, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(low)
+	// Above the numbers that a child's own descriptors take before it executes this one.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 100)
+	if err != nil {
+		return fmt.Errorf("keep %s open: %w", path, err)
+	}
+	program = fmt.Sprintf("/proc/self/fd/%d", fd)
+	return nil
+}
+
+// forkSelf starts this binary again with files as descriptors 0, 1, 2, ...
 // The kernel resolves the path to the very file that runs, also after an upgrade replaced it.
-func forkSelf(argument string, files []uintptr) (int, error) {
-	return syscall.ForkExec("/proc/self/exe", []string{"runnerd", argument}, &syscall.ProcAttr{
+func forkSelf(argument string, files []uintptr, attributes *syscall.SysProcAttr, variables ...string) (int, error) {
+	return syscall.ForkExec(program, []string{"runnerd", argument}, &syscall.ProcAttr{
 		Dir:   "/",
-		Env:   lean,
+		Env:   append(variables, lean...),
 		Files: files,
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		Sys:   attributes,
 	})
 }
 
@@ -119,14 +141,21 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 		return UnknownCode, err
 	}
 	defer null.Close()
-	stage, err := forkStage(c, [3]uintptr{null.Fd(), null.Fd(), null.Fd()}, binary.Fd())
+	if c.Runtime != "" {
+		return runExternal(c, timeout)
+	}
+	if c.Sandbox != nil {
+		return runInside(c, null, timeout)
+	}
+	c.binary = true
+	stage, err := forkStage(c, [3]uintptr{null.Fd(), null.Fd(), null.Fd()}, binary.Fd(), nil)
 	if err != nil {
 		return UnknownCode, err
 	}
 	defer stage.close()
 	process, err := procfs.Find(stage.pid)
-	if err == nil && c.Cgroup != "" {
-		err = cgroup.Add(c.Cgroup, stage.pid)
+	if err == nil && len(c.Cgroup) > 0 {
+		err = c.Cgroup.Add(stage.pid)
 	}
 	if err == nil {
 		err = stage.release()
@@ -146,4 +175,15 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 	}
 	code, _ := exitCode(status)
 	return code, nil
+}
+
+// runInside is Run in a sandbox: its init starts the process.
+func runInside(c *Config, null *os.File, timeout time.Duration) (int, error) {
+	exec := sandbox.Exec{Arguments: c.Arguments, Environment: c.Environment}
+	process, err := exec.Start(c.Directory, [3]*os.File{null, null, null})
+	if err != nil {
+		return UnknownCode, err
+	}
+	defer process.Close()
+	return process.Wait(timeout)
 }

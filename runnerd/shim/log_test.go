@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 )
@@ -95,7 +96,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 func TestConfigTravelsAsARecord(t *testing.T) {
 	c := &Config{
 		Directory: "/a b\n\"c\"", Watch: true, Root: procfs.Process{PID: 7, StartTicks: 1 << 60}, Session: 9,
-		Cgroup: "/sys/x", Identity: true, UID: 1<<32 - 2, GID: 5, Arguments: []string{"", "a\x00b", "c"},
+		Cgroup: cgroup.Group{"/sys/x"}, Identity: true, UID: 1<<32 - 2, GID: 5, Arguments: []string{"", "a\x00b", "c"},
 		Environment: []string{"A=\xff"}, LogRate: 3,
 	}
 	r, err := record.Parse(c.record().Encode())

@@ -7,15 +7,16 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
 )
 
 const (
@@ -55,6 +56,7 @@ type shim struct {
 	reader   *os.File
 	drained  chan struct{}
 	workload procfs.Process
+	status   *os.File // how the workload ended, from the init of its sandbox; nil without one
 }
 
 func (s *shim) path(name string) string { return filepath.Join(s.config.Directory, name) }
@@ -118,7 +120,11 @@ func (s *shim) openPipe() error {
 	if err := unix.Mkfifo(path, 0o600); err != nil && err != unix.EEXIST {
 		return err
 	}
-	if s.config.Identity { // so that the workload may open /dev/stdout again
+	if world := s.config.Sandbox; world != nil { // its init gives the pipe to the workload's user
+		if err := os.Lchown(path, int(world.UIDBase), int(world.GIDBase)); err != nil {
+			return err
+		}
+	} else if s.config.Identity { // so that the workload may open /dev/stdout again
 		if err := os.Lchown(path, int(s.config.UID), int(s.config.GID)); err != nil {
 			return err
 		}
@@ -167,6 +173,10 @@ func (s *shim) start() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("shim: become subreaper: %w", err)
 	}
+	if s.config.Runtime != "" {
+		unix.Close(descriptorBinary)
+		return s.startExternal()
+	}
 	stage, err := s.startStage()
 	if err != nil {
 		return err
@@ -175,8 +185,8 @@ func (s *shim) start() error {
 	if s.workload, err = procfs.Find(stage.pid); err != nil {
 		return fmt.Errorf("shim: the stage ended at once: %w", err)
 	}
-	if s.config.Cgroup != "" {
-		if err := cgroup.Add(s.config.Cgroup, stage.pid); err != nil {
+	if len(s.config.Cgroup) > 0 {
+		if err := s.config.Cgroup.Add(stage.pid); err != nil {
 			return err
 		}
 	}
@@ -206,13 +216,21 @@ func (s *shim) startStage() (*stageProcess, error) {
 	}
 	defer null.Close()
 	pipe := s.keep.Fd()
-	stage, err := forkStage(s.config, [3]uintptr{null.Fd(), pipe, pipe}, descriptorBinary)
+	var host *sandbox.Host
+	if s.config.Sandbox != nil {
+		if host, s.status, err = sandbox.OpenHost(s.config.Sandbox, s.config.Directory); err != nil {
+			return nil, err
+		}
+		defer host.Close()
+	}
+	stage, err := forkStage(s.config, [3]uintptr{null.Fd(), pipe, pipe}, descriptorBinary, host)
 	unix.Close(descriptorBinary)
 	return stage, err
 }
 
-// forkStage starts a stage with the three standard files and the binary to become.
-func forkStage(c *Config, standard [3]uintptr, binary uintptr) (*stageProcess, error) {
+// forkStage starts a stage with the three standard files and the binary to become, in the namespaces of a
+// sandbox if there is one.
+func forkStage(c *Config, standard [3]uintptr, binary uintptr, host *sandbox.Host) (*stageProcess, error) {
 	var pipes [3][2]*os.File
 	closeEnds := func(end int) {
 		for _, pipe := range pipes {
@@ -232,7 +250,14 @@ func forkStage(c *Config, standard [3]uintptr, binary uintptr) (*stageProcess, e
 	}
 	config, word, failures := pipes[0], pipes[1], pipes[2]
 	files := append(standard[:], config[0].Fd(), binary, word[0].Fd(), failures[1].Fd())
-	pid, err := forkSelf(ArgumentStage, files)
+	var pid int
+	var err error
+	if host == nil {
+		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
+	} else {
+		files = append(files, host.Descriptors()...)
+		pid, err = host.Fork(func() (int, error) { return forkSelf(ArgumentStage, files, host.Attributes()) })
+	}
 	config[0].Close()
 	word[0].Close()
 	failures[1].Close()
@@ -276,10 +301,23 @@ func (s *shim) wait() {
 			s.recordExit(UnknownCode, "its exit code could not be read")
 			return
 		case pid == s.workload.PID:
-			s.recordExit(exitCode(status))
+			s.recordExit(exitCode(s.inner(status)))
 			return
 		}
 	}
+}
+
+// inner is how the workload ended where an init stood in front of it; the init was killed with the rest
+// where it did not say.
+func (s *shim) inner(outer unix.WaitStatus) unix.WaitStatus {
+	if s.status == nil {
+		return outer
+	}
+	text, _ := io.ReadAll(io.LimitReader(s.status, 16)) // the other end is closed: the init has ended
+	if inner, err := strconv.Atoi(string(text)); err == nil {
+		return unix.WaitStatus(inner)
+	}
+	return outer
 }
 
 func exitCode(status unix.WaitStatus) (int, string) {
@@ -298,14 +336,15 @@ func (s *shim) recordExit(code int, reason string) {
 
 // finish kills what the workload left behind, takes the last output and collects zombies.
 func (s *shim) finish() {
-	if s.config.Cgroup != "" {
-		cgroup.Kill(s.config.Cgroup)
-	}
+	s.config.Cgroup.Kill()
 	tree := procfs.Tree{Session: s.config.Session, Root: s.workload, Adopter: s.self, Keep: s.self.PID}
 	if s.config.Watch {
 		tree.Adopter = procfs.Process{}
 	}
 	tree.Kill()
+	if s.config.Runtime != "" {
+		DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name)
+	}
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if pid <= 0 || err != nil {

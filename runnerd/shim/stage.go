@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
 )
 
 // filesMax is the number of descriptors a workload may open.
@@ -22,23 +23,64 @@ func StageMain() int {
 	// Identity and no_new_privs belong to the thread; exec makes this thread the process.
 	runtime.LockOSThread()
 	closeOnExec()
-	err := stage()
+	code, err := stage()
+	if err == nil {
+		return code
+	}
 	failures := os.NewFile(descriptorError, "failures")
 	fmt.Fprintf(failures, "%v", err)
 	return 127
 }
 
-func stage() error {
+// stage returns an error, or the exit code of a workload in a sandbox with an init.
+func stage() (int, error) {
+	config, err := readStage()
+	if err != nil {
+		return 0, err
+	}
+	if config.Sandbox != nil {
+		return enterSandbox(config)
+	}
+	return 0, becomeProcess(config)
+}
+
+// readStage reads the configuration and waits for the word.
+func readStage() (*Config, error) {
 	configPipe := os.NewFile(descriptorConfig, "config")
 	fields, err := record.Read(configPipe)
 	configPipe.Close()
 	if err != nil {
-		return fmt.Errorf("stage: read configuration: %w", err)
+		return nil, fmt.Errorf("stage: read configuration: %w", err)
 	}
 	config, err := parseConfig(fields)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var word [1]byte
+	if n, _ := unix.Read(descriptorReady, word[:]); n != 1 {
+		return nil, fmt.Errorf("stage: the shim ended first")
+	}
+	unix.Close(descriptorReady)
+	return config, nil
+}
+
+// enterSandbox makes the world and runs the workload in it.
+func enterSandbox(config *Config) (int, error) {
+	program := sandbox.Program{Arguments: config.Arguments, Environment: config.Environment}
+	if config.binary {
+		program.Descriptor = descriptorBinary
+	} else {
+		unix.Close(descriptorBinary)
+	}
+	if err := sandbox.Enter(config.Sandbox); err != nil {
+		return 0, fmt.Errorf("make the sandbox: %w", err)
+	}
+	// The shim takes the end of this descriptor for "it runs".
+	return sandbox.Run(config.Sandbox, program, func() { unix.Close(descriptorError) })
+}
+
+// becomeProcess replaces this process by the workload, without a sandbox.
+func becomeProcess(config *Config) error {
 	arguments, err := syscall.SlicePtrFromStrings(config.Arguments)
 	if err != nil {
 		return fmt.Errorf("stage: arguments: %w", err)
@@ -46,10 +88,6 @@ func stage() error {
 	environment, err := syscall.SlicePtrFromStrings(config.Environment)
 	if err != nil {
 		return fmt.Errorf("stage: environment: %w", err)
-	}
-	var word [1]byte
-	if n, _ := unix.Read(descriptorReady, word[:]); n != 1 {
-		return fmt.Errorf("stage: the shim ended first")
 	}
 	if err := os.Chdir(filepath.Join(config.Directory, DirScratch)); err != nil {
 		return fmt.Errorf("enter scratch directory: %w", err)

@@ -1,0 +1,24 @@
+// Command runnerd-shim is what runnerd puts between itself and a workload: "runnerd-shim shim" watches one
+// instance, "runnerd-shim stage" becomes it. It is a program of its own because there is one for each instance
+// and runnerd carries much that these need not: see docs/decisions.md. Nobody starts it by hand.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"colloid.net/runnerd/shim"
+)
+
+func main() {
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case shim.ArgumentShim:
+			os.Exit(shim.Main())
+		case shim.ArgumentStage:
+			os.Exit(shim.StageMain())
+		}
+	}
+	fmt.Fprintln(os.Stderr, "runnerd-shim: started by runnerd, not by hand")
+	os.Exit(2)
+}

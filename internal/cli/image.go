@@ -1,0 +1,256 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/operator"
+)
+
+func (a *app) imageCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "image",
+		Short: "Container images and modules of this machine",
+		Long: `Images belong to one machine: these commands talk to runnerd here and to no other cell. A workload
+needs none of them, since each cell pulls what it runs. They are for machines without a registry, for
+pulling in advance, and for disk space.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	command.AddCommand(a.imagePull(), a.imageLoad(), a.imageList(), a.imageRemove(), a.imagePrune())
+	return command
+}
+
+func (a *app) imagePull() *cobra.Command {
+	var format outputFormat
+	command := &cobra.Command{
+		Use:   "pull REFERENCE",
+		Short: "Pull an image from its registry",
+		Long: `Pulls an image by tag, or by digest as in docker.io/library/nginx@sha256:..., and prints its digest. What is
+interrupted goes on where it ended. Credentials come from /etc/colloid/registries.credentials.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			request := operator.Request{Operation: operator.OperationPull, Reference: arguments[0]}
+			return a.showImages(command.Context(), request, nil, format, func(i *operator.Image) {
+				a.data("%s@%s", printable(cutDigest(arguments[0])), printable(i.Digest))
+			})
+		},
+	}
+	format.register(command)
+	return command
+}
+
+func (a *app) imageLoad() *cobra.Command {
+	var format outputFormat
+	command := &cobra.Command{
+		Use:   "load FILE",
+		Short: "Load images, or a Wasm module, from a file",
+		Long: `FILE is a tar of an OCI layout, a docker archive (docker save), or a WebAssembly module. Prints the digest
+of each image, with which workloads name it: image NAME@sha256:... A module is named by any address and
+its sha256.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			file, err := os.OpenFile(arguments[0], os.O_RDONLY|unix.O_NONBLOCK, 0)
+			if err != nil {
+				return fail(ExitUsage, "%w", err)
+			}
+			defer file.Close()
+			if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+				return fail(ExitUsage, "%s is no regular file: write the archive to one first", arguments[0])
+			}
+			request := operator.Request{Operation: operator.OperationLoad}
+			return a.showImages(command.Context(), request, file, format, func(i *operator.Image) {
+				a.data("%s@%s", printable(imageName(i)), printable(i.Digest))
+			})
+		},
+	}
+	format.register(command)
+	return command
+}
+
+func (a *app) imageList() *cobra.Command {
+	var format outputFormat
+	command := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the images that are here",
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			images := []operator.Image{}
+			request := operator.Request{Operation: operator.OperationList}
+			err := a.askRunnerd(command.Context(), request, nil, func(r operator.Reply) {
+				if r.Image != nil {
+					images = append(images, *r.Image)
+				}
+			})
+			if err != nil {
+				return err
+			}
+			if format == formatJSON {
+				return a.printJSON(images)
+			}
+			t := newTable(a.Output, "IMAGE", "DIGEST", "SIZE", "CREATED", "ARCH", "INSTANCES")
+			for i := range images {
+				m := &images[i]
+				t.row(imageName(m), shortDigest(m.Digest), mebibytes(m.Size), day(m.Created), m.Architecture,
+					fmt.Sprint(m.Instances))
+			}
+			return t.flush()
+		},
+	}
+	format.register(command)
+	return command
+}
+
+func (a *app) imageRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm IMAGE",
+		Short: "Remove an image",
+		Long: `IMAGE is a name or the beginning of a digest as "colloid image ls" shows them. Layers that other images
+need stay. An image that an instance uses stays too.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			request := operator.Request{Operation: operator.OperationRemove, Reference: arguments[0]}
+			return a.askRunnerd(command.Context(), request, nil, func(operator.Reply) {})
+		},
+	}
+}
+
+func (a *app) imagePrune() *cobra.Command {
+	var format outputFormat
+	command := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove every image that no instance uses",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			request := operator.Request{Operation: operator.OperationPrune}
+			return a.showImages(command.Context(), request, nil, format, func(i *operator.Image) {
+				a.data("removed %s (%s)", printable(imageName(i)), shortDigest(printable(i.Digest)))
+			})
+		},
+	}
+	format.register(command)
+	return command
+}
+
+// showImages asks for something that ends in images, with a line of progress on a terminal meanwhile.
+func (a *app) showImages(ctx context.Context, request operator.Request, file *os.File, format outputFormat,
+	show func(*operator.Image),
+) error {
+	images := []operator.Image{}
+	line := a.newProgressLine()
+	err := a.askRunnerd(ctx, request, file, func(r operator.Reply) {
+		if r.Progress != nil {
+			line.show(printable(r.Progress.Text))
+		}
+		if r.Image != nil {
+			images = append(images, *r.Image)
+		}
+	})
+	line.clear()
+	if err != nil {
+		return err
+	}
+	if format == formatJSON {
+		return a.printJSON(images)
+	}
+	for i := range images {
+		show(&images[i])
+	}
+	return nil
+}
+
+// askRunnerd asks the runnerd of this machine.
+func (a *app) askRunnerd(ctx context.Context, request operator.Request, file *os.File, each func(operator.Reply)) error {
+	path, err := a.operatorSocket()
+	if err != nil {
+		return err
+	}
+	err = operator.Do(ctx, path, request, file, each)
+	var refused *operator.RefusedError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused):
+		return fail(ExitError, "%s", printable(refused.Text))
+	}
+	return fail(ExitUnreachable, "%w", err)
+}
+
+// operatorSocket finds runnerd's socket, which lies beside that of meshd.
+func (a *app) operatorSocket() (string, error) {
+	places := a.socketPlaces()
+	for _, place := range places {
+		path := filepath.Join(filepath.Dir(place), operator.SocketName)
+		if _, err := os.Lstat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fail(ExitUnreachable, "no runnerd runs here (no socket %s beside %q): start the cell with `colloid`",
+		operator.SocketName, places)
+}
+
+// progressLine is one line on a terminal that is written over. Elsewhere it is nothing.
+type progressLine struct {
+	a     *app
+	width int
+}
+
+func (a *app) newProgressLine() *progressLine {
+	file, ok := a.Errors.(*os.File)
+	if !ok {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	return &progressLine{a: a}
+}
+
+func (l *progressLine) show(text string) {
+	if l != nil {
+		fmt.Fprintf(l.a.Errors, "\r%-*s", l.width, text)
+		l.width = len(text)
+	}
+}
+
+func (l *progressLine) clear() {
+	if l != nil && l.width > 0 {
+		fmt.Fprintf(l.a.Errors, "\r%*s\r", l.width, "")
+	}
+}
+
+func cutDigest(reference string) string {
+	name, _, _ := strings.Cut(reference, "@")
+	return name
+}
+
+// imageName is the name of an image for people.
+func imageName(i *operator.Image) string {
+	if len(i.References) == 0 {
+		return "(no name)"
+	}
+	return i.References[0]
+}
+
+// shortDigest is enough of a digest to name an image by.
+func shortDigest(digest string) string {
+	return digest[:min(len(digest), len("sha256:")+12)]
+}
+
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.1fMiB", float64(bytes)/(1<<20)) }
+
+func day(t time.Time) string {
+	if t.Unix() <= 0 {
+		return "-"
+	}
+	return t.UTC().Format(time.DateOnly)
+}

@@ -1,0 +1,69 @@
+package cell
+
+import (
+	"encoding/binary"
+
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// viewDrain mirrors an operator's wish that a cell be empty. Several values at once, of which one says so, mean
+// yes: the safer reading until somebody resolves it (decision D1 does the same for the door).
+func (c *Cell) viewDrain(key string) {
+	id, ok := state.SplitDrain(key)
+	if !ok {
+		return
+	}
+	register, found := c.store.Get([]byte(key))
+	drained := found && !register.Absent()
+	if _, was := c.views.drained[id]; was == drained {
+		return
+	}
+	if drained {
+		c.views.drained[id] = struct{}{}
+	} else {
+		delete(c.views.drained, id)
+	}
+	c.planChanged()
+}
+
+func (c *Cell) isDrained(id wire.CellID) bool {
+	_, drained := c.views.drained[id]
+	return drained
+}
+
+// drainCommand closes a cell for new work and moves what it runs, or ends that. Any cell can be meant.
+func (c *Cell) drainCommand(payload []byte, reply func(Response)) {
+	if len(payload) != 9 || payload[8] > 1 {
+		reply(failure(uds.ErrorInvalid, "drain: malformed request"))
+		return
+	}
+	id, wish := wire.CellID(binary.BigEndian.Uint64(payload)), payload[8] == 1
+	view := c.views.cells[id]
+	switch {
+	case c.phase == Booting:
+		reply(failure(uds.ErrorBusy, "this cell is still syncing with the cluster: try again in a moment"))
+		return
+	case view == nil || view.hasStatus && view.status.Life == state.Gone && wish:
+		reply(Response{Status: uds.NotFound})
+		return
+	}
+	key := state.DrainKey(id)
+	register, found := c.store.Get([]byte(key))
+	if c.isDrained(id) == wish && !(found && register.Conflicted()) {
+		reply(Response{Status: uds.OK})
+		return
+	}
+	var value []byte
+	if wish {
+		value = []byte("drain")
+	}
+	c.operatorWrite(key, value, func(err error) {
+		if err != nil {
+			reply(writeFailure(key, err))
+			return
+		}
+		reply(Response{Status: uds.OK})
+	})
+}

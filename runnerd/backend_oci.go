@@ -1,0 +1,204 @@
+package runnerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"colloid.net/runnerd/image"
+	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
+	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/trust"
+	"colloid.net/workload"
+)
+
+// Images is where containers get their root file systems; *image.Client is one.
+type Images interface {
+	Ensure(ctx context.Context, reference string, digest [32]byte, progress func(image.Progress)) (image.Config, error)
+	Mount(ctx context.Context, name string, digest [32]byte, ids image.IDRange, diskMiB uint32) (string, error)
+	Unmount(ctx context.Context, name string) error
+}
+
+// Network gives containers a network of their own. Without one, a container has nothing but lo.
+type Network interface {
+	// Prepare makes the network of an instance, or finds it as it was made before.
+	Prepare(ctx context.Context, id InstanceID, spec *workload.Spec) (NetworkLease, error)
+	// Release takes it away; there need not be one. It may be called by a later runnerd.
+	Release(id InstanceID) error
+}
+
+// NetworkLease is what an instance gets.
+type NetworkLease struct {
+	Namespace string     // path of a network namespace to join
+	Address   netip.Addr // where the instance answers
+	Resolvers []netip.Addr
+}
+
+// fetcher is a backend with work before the launch that may take minutes and holds no place among the
+// launches meanwhile.
+type fetcher interface {
+	fetch(ctx context.Context, job *launchJob, progress func(string)) error
+}
+
+// ociBackend runs containers.
+type ociBackend struct {
+	directory string // of the supervisor
+	owners    trust.Users
+	images    Images // nil = none can be run
+	network   Network
+	ids       *sandbox.Allocator
+	idsErr    error
+}
+
+func newOCIBackend(options *Options, images Images) *ociBackend {
+	b := &ociBackend{directory: options.Directory, owners: options.Owners, images: images, network: options.Network}
+	b.ids, b.idsErr = sandbox.OpenAllocator(filepath.Join(options.Directory, "ids"))
+	return b
+}
+
+// fileContainer in an instance's directory says what release has to undo.
+const fileContainer = "container"
+
+// unmountPatience bounds how long taking a root away may take.
+const unmountPatience = 30 * time.Second
+
+// fetch makes the image be here.
+func (b *ociBackend) fetch(ctx context.Context, j *launchJob, progress func(string)) error {
+	if b.images == nil {
+		return denial{errors.New("this runnerd cannot run containers: it does not run as root")}
+	}
+	var said time.Time
+	config, err := b.images.Ensure(ctx, j.spec.Image, j.spec.ImageDigest, func(p image.Progress) {
+		if now := time.Now(); now.Sub(said) >= time.Second {
+			said = now
+			progress(p.String())
+		}
+	})
+	var refused *image.Refusal
+	if errors.As(err, &refused) {
+		return denial{refused}
+	}
+	if err != nil {
+		return err
+	}
+	j.image = config
+	return nil
+}
+
+func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error) {
+	if b.idsErr != nil {
+		return nil, denial{b.idsErr}
+	}
+	base, err := b.ids.Take(j.id.String())
+	if err != nil {
+		return nil, err
+	}
+	runtime, err := b.runtime(j)
+	if err != nil {
+		return nil, err
+	}
+	r := record.Record{}
+	r.Set("id", j.id.String())
+	r.Set("runtime", runtime)
+	r.SetInt("stop", int64(sandbox.SignalNumber(j.image.StopSignal)))
+	if err := record.Save(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
+		return nil, err
+	}
+	rootfs, err := b.images.Mount(ctx, j.id.String(), j.spec.ImageDigest,
+		image.IDRange{Base: base, Count: sandbox.IDCount}, j.spec.DiskMiB)
+	if err != nil {
+		return nil, err
+	}
+	var lease NetworkLease
+	if b.network != nil {
+		if lease, err = b.network.Prepare(ctx, j.id, j.spec); err != nil {
+			return nil, fmt.Errorf("prepare the network: %w", err)
+		}
+		j.address = lease.Address
+	}
+	mounts, err := b.volumes(j, base)
+	if err != nil {
+		return nil, err
+	}
+	j.describe(rootfs, base, lease, mounts)
+	j.config.Runtime = runtime
+	return nil, nil
+}
+
+// runtime is the external runtime of the policy, checked like every binary of the host that is run.
+func (b *ociBackend) runtime(j *launchJob) (string, error) {
+	path := j.permit.Containers.Runtime
+	if path == "" {
+		return "", nil
+	}
+	file, resolved, err := b.owners.OpenFile(path)
+	if err != nil {
+		return "", denial{fmt.Errorf("the runtime %s may not run: %w", path, err)}
+	}
+	file.Close()
+	return resolved, nil
+}
+
+func (b *ociBackend) release(directory string) error {
+	path := filepath.Join(directory, fileContainer)
+	r, err := record.Load(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	name := filepath.Base(directory)
+	if err == nil && r.Get("id") != "" {
+		name = r.Get("id")
+	}
+	id, ok := parseInstanceID(name)
+	if !ok {
+		return fmt.Errorf("%s is no record of a container", path)
+	}
+	if runtime := r.Get("runtime"); runtime != "" {
+		shim.DeleteExternal(runtime, directory, name)
+	}
+	var failures []error
+	if b.network != nil {
+		failures = append(failures, b.network.Release(id))
+	}
+	if b.images != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), unmountPatience)
+		defer cancel()
+		failures = append(failures, b.images.Unmount(ctx, name))
+	}
+	if err := errors.Join(failures...); err != nil {
+		return err // the record stays: the next release tries again
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// forget gives the ids of an instance back that does not exist any more.
+func (b *ociBackend) forget(id InstanceID) error {
+	if b.ids == nil {
+		return nil
+	}
+	return b.ids.Return(id.String())
+}
+
+// exec leaves finding the program and entering to the init of the sandbox.
+func (b *ociBackend) exec(j *launchJob, arguments []string) (*shim.Config, *os.File, error) {
+	r, err := record.Load(filepath.Join(j.config.Directory, fileContainer))
+	if err != nil {
+		return nil, nil, err
+	}
+	j.config.Runtime, j.config.Name = r.Get("runtime"), j.id.String()
+	j.config.Arguments, j.config.Sandbox = arguments, &sandbox.Config{}
+	text, err := record.Load(filepath.Join(j.config.Directory, fileVariables))
+	if err == nil {
+		j.config.Environment = text["variable"]
+	}
+	return &j.config, nil, nil
+}

@@ -1,0 +1,306 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"colloid.net/runnerd/image/manifest"
+	"colloid.net/runnerd/image/registry"
+	"colloid.net/runnerd/image/store"
+)
+
+// pull is one that several callers may wait for.
+type pull struct {
+	cancel context.CancelFunc
+	over   chan struct{}
+	err    error // once over is closed
+
+	mutex   sync.Mutex
+	waiters map[int]func(Progress)
+	next    int
+	last    Progress
+}
+
+func (p *pull) report(progress Progress) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.last = progress
+	for _, f := range p.waiters {
+		if f != nil {
+			f(progress)
+		}
+	}
+}
+
+// join adds a waiter, unless the pull has been given up.
+func (p *pull) join(progress func(Progress)) (id int, ok bool) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.waiters == nil {
+		return 0, false
+	}
+	p.next++
+	p.waiters[p.next] = progress
+	if progress != nil && p.last != (Progress{}) {
+		progress(p.last)
+	}
+	return p.next, true
+}
+
+// leave takes a waiter away; without one the pull ends.
+func (p *pull) leave(id int) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	delete(p.waiters, id)
+	if len(p.waiters) == 0 {
+		p.waiters = nil
+		p.cancel()
+	}
+}
+
+// share runs work once for everybody who wants the same digest at the same time.
+func (c *Client) share(ctx context.Context, digest Digest, progress func(Progress),
+	work func(context.Context, *pull) error,
+) error {
+	for {
+		p, id, err := c.joinPull(digest, progress, work)
+		if err != nil {
+			return err
+		}
+		if p == nil {
+			continue // that one was just given up
+		}
+		select {
+		case <-p.over:
+			p.leave(id)
+			return p.err
+		case <-ctx.Done():
+			p.leave(id)
+			return ctx.Err()
+		}
+	}
+}
+
+func (c *Client) joinPull(digest Digest, progress func(Progress), work func(context.Context, *pull) error) (
+	*pull, int, error,
+) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.closed {
+		return nil, 0, os.ErrClosed
+	}
+	if p := c.pulls[digest]; p != nil {
+		if id, ok := p.join(progress); ok {
+			return p, id, nil
+		}
+		c.mutex.Unlock()
+		<-p.over
+		c.mutex.Lock()
+		return nil, 0, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pull{cancel: cancel, over: make(chan struct{}), waiters: map[int]func(Progress){}}
+	id, _ := p.join(progress)
+	c.pulls[digest] = p
+	go func() {
+		defer cancel()
+		select {
+		case c.slots <- struct{}{}:
+			p.err = work(ctx, p)
+			<-c.slots
+		case <-ctx.Done():
+			p.err = ctx.Err()
+		}
+		c.mutex.Lock()
+		delete(c.pulls, digest)
+		c.mutex.Unlock()
+		close(p.over)
+	}()
+	return p, id, nil
+}
+
+// pullImage brings an image from its registry into the store.
+func (c *Client) pullImage(ctx context.Context, reference string, digest Digest, progress func(Progress)) error {
+	if os.Geteuid() != 0 {
+		return &Refusal{ErrNoRoot.Error()}
+	}
+	full, _, _, err := registry.Normalize(reference)
+	if err != nil {
+		return &Refusal{fmt.Sprintf("%.200q is no reference of an image: %v", reference, err)}
+	}
+	b := &imageBlobs{client: c, report: progress}
+	defer func() { b.end(err) }()
+	_, err = c.fetch(ctx, registry.Job{Kind: registry.JobImage, Reference: full, Digest: digest,
+		Architecture: architecture}, b)
+	if err != nil {
+		return err
+	}
+	_, err = c.request(ctx, store.Request{Operation: store.OperationImport, Reference: full, Digest: digest,
+		Architecture: architecture}, nil, func(r store.Reply) {
+		progress(Progress{Layer: r.Layer, Layers: r.Layers, Bytes: r.Bytes, Unpacking: true})
+	})
+	if err != nil {
+		err = fmt.Errorf("image %s: %w", full, err)
+	}
+	return err
+}
+
+// blobUse is a file in blobs/ that pulls use.
+type blobUse struct {
+	users int
+	turn  chan struct{} // holds one token: who has it may give the file to its fetcher
+}
+
+// imageBlobs grants what belongs to one image.
+type imageBlobs struct {
+	client   *Client
+	report   func(Progress)
+	used     map[Digest]bool
+	current  *blobUse // whose turn this pull has
+	reserved uint64
+}
+
+var errBlobSize = errors.New("the fetcher asks for a blob of impossible size")
+
+func (b *imageBlobs) blob(ctx context.Context, digest Digest, size int64) (*os.File, int64, error) {
+	if size < 0 || size > manifest.LayerSizeMax {
+		return nil, 0, errBlobSize
+	}
+	b.passOn()
+	use := b.use(digest)
+	select {
+	case <-use.turn:
+		b.current = use
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	path := b.client.blobPath(digest)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Size() > size {
+		err = file.Truncate(0)
+	}
+	if err != nil {
+		file.Close()
+		return nil, 0, err
+	}
+	offset := info.Size()
+	if offset > size {
+		offset = 0
+	}
+	return file, offset, nil
+}
+
+// use notes that this pull needs a blob, so that no other removes it.
+func (b *imageBlobs) use(digest Digest) *blobUse {
+	c := b.client
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	use := c.blobs[digest]
+	if use == nil {
+		use = &blobUse{turn: make(chan struct{}, 1)}
+		use.turn <- struct{}{}
+		c.blobs[digest] = use
+	}
+	if b.used == nil {
+		b.used = map[Digest]bool{}
+	}
+	if !b.used[digest] {
+		b.used[digest] = true
+		use.users++
+	}
+	return use
+}
+
+func (b *imageBlobs) passOn() {
+	if b.current != nil {
+		b.current.turn <- struct{}{}
+		b.current = nil
+	}
+}
+
+// layers asks the store which layers it lacks, and reserves room for them.
+func (b *imageBlobs) layers(ctx context.Context, layers []registry.Layer) ([]bool, error) {
+	diffs := make([]Digest, len(layers))
+	for i, l := range layers {
+		diffs[i] = l.Diff
+	}
+	reply, err := b.client.request(ctx, store.Request{Operation: store.OperationMissing, Diffs: diffs}, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(reply.Missing) != len(layers) {
+		return nil, fmt.Errorf("the image store answers for %d layers of %d", len(reply.Missing), len(layers))
+	}
+	wanted := uint64(0)
+	for i, l := range layers {
+		if l.Size < 0 || l.Size > manifest.LayerSizeMax {
+			return nil, errBlobSize
+		}
+		if reply.Missing[i] {
+			wanted += uint64(l.Size)
+		}
+	}
+	return reply.Missing, b.reserve(wanted)
+}
+
+// reserve keeps two pulls from both counting on the same room.
+func (b *imageBlobs) reserve(wanted uint64) error {
+	c := b.client
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if err := store.CheckRoom(c.options.Directory, c.floor, c.reserved+wanted); err != nil {
+		return err
+	}
+	c.reserved += wanted
+	b.reserved += wanted
+	return nil
+}
+
+func (b *imageBlobs) progress(p Progress) { b.report(p) }
+
+// end gives back what the pull held. What it brought is in the store now, or was refused; an interrupted
+// pull leaves its blobs, and the next one goes on from there.
+func (b *imageBlobs) end(err error) {
+	b.passOn()
+	c := b.client
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.reserved -= b.reserved
+	var refused *Refusal
+	for digest := range b.used {
+		use := c.blobs[digest]
+		if use.users--; use.users > 0 {
+			continue
+		}
+		delete(c.blobs, digest)
+		if err == nil || errors.As(err, &refused) {
+			_ = os.Remove(c.blobPath(digest))
+		}
+	}
+}
+
+func (c *Client) blobPath(digest Digest) string {
+	return filepath.Join(c.options.Directory, "blobs", store.BlobName(digest))
+}
+
+// removeOldBlobs removes what pulls left that nobody went on with.
+func (c *Client) removeOldBlobs() {
+	directory := filepath.Join(c.options.Directory, "blobs")
+	entries, _ := os.ReadDir(directory)
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > blobAgeMax {
+			_ = os.Remove(filepath.Join(directory, entry.Name()))
+		}
+	}
+}

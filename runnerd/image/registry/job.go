@@ -1,0 +1,141 @@
+package registry
+
+import (
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"colloid.net/runnerd/image/manifest"
+)
+
+// Version of Job, Message and Grant.
+const Version = 1
+
+// Kinds of a Job.
+const (
+	JobResolve = "resolve" // Reference to a digest
+	JobImage   = "image"   // an image by Digest, or by what Reference resolves to
+	JobModule  = "module"  // the file behind an https or http URL, or the one layer of an oci:// artifact
+)
+
+// Job says what to fetch.
+type Job struct {
+	Version      int             `json:"version"`
+	Kind         string          `json:"kind"`
+	Reference    string          `json:"reference"`
+	Digest       manifest.Digest `json:"digest,omitzero"`
+	Architecture string          `json:"architecture,omitempty"`
+	SizeMax      int64           `json:"size_max,omitempty"` // of a module
+	Hosts        []Host          `json:"hosts,omitempty"`
+	Credentials  *Credentials    `json:"credentials,omitempty"` // those of the registry, nil = none
+	Timing       Timing          `json:"timing"`
+}
+
+// Host is what the policy says of one registry or server.
+type Host struct {
+	Name    string `json:"name"` // HOST or HOST:PORT, as in references
+	HTTP    bool   `json:"http,omitempty"`
+	Private bool   `json:"private,omitempty"` // may have an address that is not public
+	CA      []byte `json:"ca,omitempty"`      // PEM of certificates to trust instead of the system's
+}
+
+// Timing bounds a Job. Zero fields mean the defaults; tests shorten them.
+type Timing struct {
+	Whole time.Duration `json:"whole,omitempty"` // an hour
+	Stall time.Duration `json:"stall,omitempty"` // 30 s
+	Retry time.Duration `json:"retry,omitempty"` // first pause, 1 s, doubling
+}
+
+// Kinds of a Message.
+const (
+	MessageBlob     = "blob"     // wants a descriptor for Digest of Size bytes
+	MessageLayers   = "layers"   // wants to know which of Layers are needed
+	MessageProgress = "progress" // Bytes of Total, Layer of LayerCount
+	MessageDone     = "done"     // Digest and Architectures; the process ends
+	MessageFailed   = "failed"   // Error; the process ends
+)
+
+// Message goes from the fetcher to runnerd.
+type Message struct {
+	Kind          string          `json:"kind"`
+	Digest        manifest.Digest `json:"digest,omitzero"`
+	Size          int64           `json:"size,omitempty"`
+	Layers        []Layer         `json:"layers,omitempty"`
+	Bytes         int64           `json:"bytes,omitempty"`
+	Total         int64           `json:"total,omitempty"`
+	Layer         int             `json:"layer,omitempty"`
+	LayerCount    int             `json:"layer_count,omitempty"`
+	Architectures []string        `json:"architectures,omitempty"`
+	Error         string          `json:"error,omitempty"`
+	Refused       bool            `json:"refused,omitempty"` // trying again cannot help
+}
+
+// Layer of an image.
+type Layer struct {
+	Digest manifest.Digest `json:"digest"`
+	Diff   manifest.Digest `json:"diff"`
+	Size   int64           `json:"size"`
+}
+
+// Grant answers MessageBlob, beside the descriptor, and MessageLayers.
+type Grant struct {
+	Offset  int64  `json:"offset,omitempty"` // so many bytes of the blob are there
+	Missing []bool `json:"missing,omitempty"`
+}
+
+func (t *Timing) complete() {
+	for _, d := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{{&t.Whole, time.Hour}, {&t.Stall, 30 * time.Second}, {&t.Retry, time.Second}} {
+		if *d.value <= 0 {
+			*d.value = d.standard
+		}
+	}
+}
+
+// dockerName is what everybody calls the registry whose address is dockerHost.
+const (
+	dockerName = "docker.io"
+	dockerHost = "index.docker.io"
+)
+
+// hostName gives the name by which policy and credentials know a host.
+func hostName(host string) string {
+	host = strings.TrimSuffix(strings.ToLower(host), ":443")
+	if host == dockerHost {
+		return dockerName
+	}
+	return host
+}
+
+// Normalize completes a reference: registry, repository and tag, docker.io/library/nginx:latest for
+// nginx. A digest behind @ is cut off. host is the registry alone.
+func Normalize(reference string) (full, repository, host string, err error) {
+	reference, _, _ = strings.Cut(reference, "@")
+	parsed, err := name.NewTag(reference, name.WeakValidation)
+	if err != nil {
+		return "", "", "", err
+	}
+	host = hostName(parsed.RegistryStr())
+	repository = host + "/" + parsed.RepositoryStr()
+	return repository + ":" + parsed.TagStr(), repository, host, nil
+}
+
+// HostOf gives the name of the host that a Job first talks to, "" if its reference is none.
+func HostOf(reference string) string {
+	if !strings.HasPrefix(reference, "oci://") && strings.Contains(reference, "://") {
+		target, err := url.Parse(reference)
+		if err != nil {
+			return ""
+		}
+		return hostName(target.Host)
+	}
+	_, _, host, err := Normalize(strings.TrimPrefix(reference, "oci://"))
+	if err != nil {
+		return ""
+	}
+	return host
+}

@@ -1,0 +1,341 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"go.podman.io/storage/pkg/archive"
+	"go.podman.io/storage/pkg/chrootarchive"
+	"golang.org/x/sys/unix"
+
+	"colloid.net/runnerd/image/layer"
+	"colloid.net/runnerd/image/manifest"
+)
+
+// Source gives the blobs of an image: blobs/ of a Store, or an archive.
+type Source interface {
+	Open(manifest.Digest) (io.ReadCloser, error)
+}
+
+// Blobs is what the fetcher brought, in files named by digest.
+type Blobs string
+
+// BlobName is the file of a blob.
+func BlobName(digest manifest.Digest) string { return "sha256-" + digest.Hex() }
+
+// Open opens a blob.
+func (b Blobs) Open(digest manifest.Digest) (io.ReadCloser, error) {
+	return os.OpenFile(filepath.Join(string(b), BlobName(digest)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+}
+
+// Wanted says which image to import, and what to remember of it.
+type Wanted struct {
+	Reference    string
+	Digest       manifest.Digest // of an index or a manifest
+	Architecture string
+	Loaded       bool
+}
+
+// Progress is called when a layer begins and while it is unpacked.
+type Progress func(layer, layers int, bytes int64)
+
+// Import makes an image out of blobs. What it finds wrong is a refusal; nothing of it stays.
+func (s *Store) Import(from Source, wanted Wanted, progress Progress) (Image, manifest.Config, error) {
+	s.imports.Lock()
+	defer s.imports.Unlock()
+	if _, _, err := s.Find(wanted.Digest); err == nil {
+		return s.addReference(wanted)
+	}
+	if entries, err := os.ReadDir(filepath.Join(s.directory, imagesName)); err != nil {
+		return Image{}, manifest.Config{}, err
+	} else if len(entries) >= ImagesMax {
+		return Image{}, manifest.Config{}, refuse("there are %d images here: remove some with `colloid image prune`",
+			len(entries))
+	}
+	d, err := readDocuments(from, wanted)
+	if err != nil {
+		return Image{}, manifest.Config{}, err
+	}
+	image, err := s.importLayers(from, d, wanted, progress)
+	if err != nil {
+		_ = s.pruneLayers() // the layers below the one that was refused
+		return Image{}, manifest.Config{}, err
+	}
+	return image, d.config, nil
+}
+
+// documents are those of one image, checked.
+type documents struct {
+	document *manifest.Document
+	config   manifest.Config
+	diffs    []manifest.Digest
+	record   record
+}
+
+func readDocuments(from Source, wanted Wanted) (d documents, err error) {
+	if d.record.Manifest, err = readBlob(from, wanted.Digest); err != nil {
+		return d, err
+	}
+	if d.document, err = manifest.Parse(d.record.Manifest); err != nil {
+		return d, refusal{err}
+	}
+	if len(d.document.Manifests) > 0 {
+		chosen, err := d.document.Select(wanted.Architecture)
+		if err != nil {
+			return d, refusal{err}
+		}
+		if d.record.Manifest, err = readBlob(from, chosen.Digest); err != nil {
+			return d, err
+		}
+		if d.document, err = manifest.Parse(d.record.Manifest); err != nil {
+			return d, refusal{err}
+		}
+	}
+	if len(d.document.Manifests) > 0 || d.document.Wasm {
+		return d, refuse("%s is no container image", wanted.Digest)
+	}
+	if d.record.Config, err = readBlob(from, d.document.Config.Digest); err != nil {
+		return d, err
+	}
+	config, diffs, created, err := manifest.ParseConfig(d.record.Config, len(d.document.Layers))
+	if err != nil {
+		return d, refusal{err}
+	}
+	if config.Architecture != wanted.Architecture {
+		return d, refuse("image is for %.40q, this host is %s: set arch in the workload, or build the image for "+
+			"this architecture", config.Architecture, wanted.Architecture)
+	}
+	d.config, d.diffs = config, diffs
+	d.record.Created, d.record.Architecture, d.record.Loaded = created, config.Architecture, wanted.Loaded
+	return d, nil
+}
+
+// readBlob reads a document and compares its digest.
+func readBlob(from Source, digest manifest.Digest) ([]byte, error) {
+	file, err := from.Open(digest)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, manifest.DocumentMax+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", digest, err)
+	}
+	if len(text) > manifest.DocumentMax {
+		return nil, refuse("%s has more than %d bytes", digest, manifest.DocumentMax)
+	}
+	if got := sha256.Sum256(text); got != digest {
+		return nil, refuse("%s has the digest %s instead", digest, manifest.Digest(got))
+	}
+	return text, nil
+}
+
+// chain gives the name of each layer, which depends on all layers below.
+func chain(diffs []manifest.Digest) []string {
+	ids := make([]string, len(diffs))
+	previous := ""
+	for i, diff := range diffs {
+		if i == 0 {
+			previous = diff.String()
+		} else {
+			sum := sha256.Sum256([]byte(previous + " " + diff.String()))
+			previous = "sha256:" + hex.EncodeToString(sum[:])
+		}
+		ids[i] = previous[len("sha256:"):]
+	}
+	return ids
+}
+
+// Missing tells which layers of an image are not here.
+func (s *Store) Missing(diffs []manifest.Digest) []bool {
+	missing := make([]bool, len(diffs))
+	for i, id := range chain(diffs) {
+		_, err := s.layerSize(id)
+		missing[i] = err != nil
+	}
+	return missing
+}
+
+func (s *Store) importLayers(from Source, d documents, wanted Wanted, progress Progress) (Image, error) {
+	d.record.Chain = chain(d.diffs)
+	var staged []string
+	for i, id := range d.record.Chain {
+		progress(i+1, len(d.diffs), 0)
+		size, err := s.layerSize(id)
+		if err != nil {
+			report := func(bytes int64) { progress(i+1, len(d.diffs), bytes) }
+			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], report)
+			staged = append(staged, id)
+		}
+		if err != nil {
+			return Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(d.diffs), err)
+		}
+		d.record.Size += size
+	}
+	if err := s.adoptLayers(staged); err != nil {
+		return Image{}, err
+	}
+	d.record.References = appendReference(nil, wanted.Reference)
+	return d.record.image(wanted.Digest), s.save(wanted.Digest, &d.record)
+}
+
+// adoptLayers gives staged layers their names once all that is in them is on disk: a name stands for a
+// whole layer, also after a loss of power.
+func (s *Store) adoptLayers(staged []string) error {
+	if len(staged) == 0 {
+		return nil
+	}
+	layers := filepath.Join(s.directory, layersName)
+	if err := syncFileSystem(layers); err != nil {
+		return err
+	}
+	for _, id := range staged {
+		if err := os.Rename(filepath.Join(layers, stagePrefix+id), filepath.Join(layers, id)); err != nil {
+			return err
+		}
+	}
+	return syncDirectory(layers)
+}
+
+// Names in and around the directory of a layer.
+const (
+	stagePrefix = "stage-" // of a layer that is not whole yet, or not any more
+	diffName    = "diff"   // the content
+	sizeName    = "size"   // how many bytes its files have
+)
+
+// layerSize gives the size of a layer that is here.
+func (s *Store) layerSize(id string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(s.directory, layersName, id, sizeName))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(text), 10, 64)
+}
+
+// stageLayer unpacks one layer under another name. The caller removes what a failure leaves.
+func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest,
+	progress func(int64),
+) (size int64, err error) {
+	if err := s.room(); err != nil {
+		return 0, err
+	}
+	blob, err := from.Open(descriptor.Digest)
+	if err != nil {
+		return 0, err
+	}
+	defer blob.Close()
+	stage := filepath.Join(s.directory, layersName, stagePrefix+id)
+	if err := os.RemoveAll(stage); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(filepath.Join(stage, diffName), 0o755); err != nil {
+		return 0, err
+	}
+	if err := os.Chmod(filepath.Join(stage, diffName), 0o755); err != nil { // whatever the umask
+		return 0, err
+	}
+	size, err = s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, progress)
+	if err != nil {
+		return 0, err
+	}
+	return size, os.WriteFile(filepath.Join(stage, sizeName), strconv.AppendInt(nil, size, 10), 0o600)
+}
+
+// unpack gives the library what the filter lets through. The library works in a child whose root
+// directory is the layer.
+func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
+	progress func(int64),
+) (int64, error) {
+	reader, writer := io.Pipe()
+	var size int64
+	filtered := make(chan error, 1)
+	go func() {
+		bytes, err := s.filter(writer, blob, descriptor, diff, progress)
+		size = bytes
+		writer.CloseWithError(err) // nil: end of file
+		filtered <- err
+	}()
+	err := chrootarchive.UntarUncompressed(reader, directory, &archive.TarOptions{
+		WhiteoutFormat: archive.OverlayWhiteoutFormat,
+	})
+	unpacked := errors.New("the layer could not be unpacked")
+	if err == nil {
+		unpacked = io.EOF
+		_, _ = io.Copy(io.Discard, reader) // what the library does not need of the end of the archive
+	}
+	reader.CloseWithError(errors.Join(errUnpack, unpacked))
+	if cause := <-filtered; cause != nil && !errors.Is(cause, errUnpack) {
+		return 0, cause // why the stream ended, and not that it did
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot unpack: %w", err)
+	}
+	return size, nil
+}
+
+func (s *Store) filter(out io.Writer, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
+	progress func(int64),
+) (int64, error) {
+	var noRoom error
+	limits := layer.Limits{Room: func() error { noRoom = s.room(); return noRoom }}
+	source := &io.LimitedReader{R: &counter{in: blob, report: progress}, N: descriptor.Size + 1}
+	result, err := layer.Filter(out, source, limits)
+	switch {
+	case noRoom != nil:
+		return 0, noRoom
+	case errors.Is(err, errUnpack):
+		return 0, err
+	case err != nil:
+		return 0, refusal{err}
+	case source.N == 0:
+		return 0, refuse("blob has more than the %d bytes that the manifest says", descriptor.Size)
+	case result.Blob != descriptor.Digest:
+		return 0, refuse("blob has digest %s, the manifest says %s", manifest.Digest(result.Blob), descriptor.Digest)
+	case result.Diff != diff:
+		return 0, refuse("content has digest %s, the configuration says %s", manifest.Digest(result.Diff), diff)
+	}
+	return result.Bytes, nil
+}
+
+var errUnpack = errors.New("cannot unpack")
+
+// reportEvery is how often a counter reports, in bytes.
+const reportEvery = 4 << 20
+
+type counter struct {
+	in           io.Reader
+	report       func(int64)
+	bytes, asked int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.in.Read(p)
+	if c.bytes += int64(n); c.bytes-c.asked >= reportEvery {
+		c.asked = c.bytes
+		c.report(c.bytes)
+	}
+	return n, err
+}
+
+// addReference remembers a further name of an image that is here.
+func (s *Store) addReference(wanted Wanted) (Image, manifest.Config, error) {
+	s.records.Lock()
+	defer s.records.Unlock()
+	r, err := s.load(wanted.Digest)
+	if err == nil {
+		r.References = appendReference(r.References, wanted.Reference)
+		r.Loaded = r.Loaded || wanted.Loaded
+		err = s.save(wanted.Digest, r)
+	}
+	if err != nil {
+		return Image{}, manifest.Config{}, err
+	}
+	return s.Find(wanted.Digest)
+}

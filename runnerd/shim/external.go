@@ -1,0 +1,139 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/sandbox"
+)
+
+// An external OCI runtime is driven as its specification says: create makes a process that waits, start
+// lets it become the program, delete takes away what is left. Its state is below the instance's directory.
+const (
+	dirBundle = "bundle"
+	dirState  = "runtime"
+	// externalPatience bounds one call of the runtime.
+	externalPatience = 15 * time.Second
+)
+
+func external(ctx context.Context, runtime, directory string, arguments ...string) *exec.Cmd {
+	all := append([]string{"--root", filepath.Join(directory, dirState)}, arguments...)
+	command := exec.CommandContext(ctx, runtime, all...)
+	command.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}
+	command.Dir = directory
+	return command
+}
+
+// startExternal creates and starts the container. In between it is written down who runs.
+func (s *shim) startExternal() error {
+	bundle := s.path(dirBundle)
+	if err := os.RemoveAll(bundle); err != nil {
+		return err
+	}
+	for _, path := range []string{bundle, filepath.Join(bundle, "files")} {
+		if err := os.Mkdir(path, 0o711); err != nil {
+			return err
+		}
+	}
+	program := sandbox.Program{Arguments: s.config.Arguments, Environment: s.config.Environment}
+	config, err := sandbox.Bundle(s.config.Sandbox, program, filepath.Join(bundle, "files"))
+	if err == nil {
+		err = record.WriteFile(filepath.Join(bundle, "config.json"), config)
+	}
+	if err != nil {
+		return err
+	}
+	DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name) // of a run that was cut off
+	pidFile := filepath.Join(bundle, "pid")
+	if err := s.callExternal("create", "--bundle", bundle, "--pid-file", pidFile, s.config.Name); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return fmt.Errorf("the runtime wrote %.20q as process id", text)
+	}
+	if s.workload, err = procfs.Find(pid); err != nil {
+		return fmt.Errorf("the container ended at once: %w", err)
+	}
+	if err := s.config.Cgroup.Add(pid); err != nil {
+		return err
+	}
+	if err := record.Save(s.path(FileRun), processRecord(s.workload)); err != nil {
+		return err
+	}
+	s.config.Session = pid
+	return s.callExternal("start", s.config.Name)
+}
+
+// callExternal runs the runtime; the standard files of create become those of the container. What the
+// runtime has to say goes to a log file of its own.
+func (s *shim) callExternal(arguments ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), externalPatience)
+	defer cancel()
+	log := s.path("runtime.log")
+	_ = os.Remove(log)
+	command := external(ctx, s.config.Runtime, s.config.Directory, append([]string{"--log", log}, arguments...)...)
+	command.Stdout, command.Stderr = s.keep, s.keep
+	if err := command.Run(); err != nil {
+		text, _ := os.ReadFile(log)
+		return fmt.Errorf("%s %s: %w: %s", s.config.Runtime, arguments[0], err, lastLine(text))
+	}
+	return nil
+}
+
+// lastLine is the end of what a runtime wrote, on one line.
+func lastLine(text []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	line := lines[len(lines)-1]
+	return string(line[:min(len(line), 400)])
+}
+
+// DeleteExternal ends a container of an external runtime and takes away what the runtime keeps of it.
+// Nothing need be there.
+func DeleteExternal(runtime, directory, name string) {
+	state := filepath.Join(directory, dirState)
+	if _, err := os.Stat(filepath.Join(state, name)); err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), externalPatience)
+	defer cancel()
+	_ = external(ctx, runtime, directory, "delete", "--force", name).Run()
+	_ = os.RemoveAll(state)
+}
+
+// runExternal is Run in a container of an external runtime.
+func runExternal(c *Config, timeout time.Duration) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	arguments := []string{"exec"}
+	for _, variable := range c.Environment {
+		arguments = append(arguments, "--env", variable)
+	}
+	command := external(ctx, c.Runtime, c.Directory, append(append(arguments, c.Name), c.Arguments...)...)
+	err := command.Run()
+	if ctx.Err() != nil {
+		return UnknownCode, fmt.Errorf("took longer than %v", timeout)
+	}
+	var ended *exec.ExitError
+	if errors.As(err, &ended) && ended.ExitCode() >= 0 {
+		return ended.ExitCode(), nil
+	}
+	if err != nil {
+		return UnknownCode, err
+	}
+	return 0, nil
+}

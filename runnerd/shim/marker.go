@@ -1,0 +1,56 @@
+package shim
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
+)
+
+// A shim carries the directory of its instance in its environment, and in watch mode the workload too. When the
+// directory is exchanged or restored from a copy, this is how the next runnerd finds what still runs.
+const markVariable = "COLLOID_INSTANCE"
+
+func (c *Config) mark() string {
+	if c.Watch {
+		return fmt.Sprintf("%s=%d:%d:%s", markVariable, c.Root.PID, c.Root.StartTicks, c.Directory)
+	}
+	return fmt.Sprintf("%s=0:0:%s", markVariable, c.Directory)
+}
+
+// Found is a shim that runs.
+type Found struct {
+	Shim      procfs.Process
+	Workload  procfs.Process // zero: none runs
+	Directory string
+}
+
+// FindAll lists the shims of this user whose instances lie directly below a directory.
+func FindAll(root string) []Found {
+	var list []Found
+	for _, marked := range procfs.FindMarked(ArgumentShim, markVariable) {
+		parts := strings.SplitN(marked.Value, ":", 3)
+		if len(parts) != 3 || filepath.Dir(parts[2]) != filepath.Clean(root) {
+			continue
+		}
+		found := Found{Shim: marked.Process, Workload: marked.Leader, Directory: parts[2]}
+		pid, err1 := strconv.Atoi(parts[0])
+		ticks, err2 := strconv.ParseUint(parts[1], 10, 64)
+		if watched := (procfs.Process{PID: pid, StartTicks: ticks}); err1 == nil && err2 == nil && pid > 0 && watched.Alive() {
+			found.Workload = watched
+		}
+		list = append(list, found)
+	}
+	return list
+}
+
+// Restore writes down again who runs and who watches, as a shim does at its start.
+func Restore(directory string, workload, watcher procfs.Process) error {
+	if err := record.Save(filepath.Join(directory, FileRun), processRecord(workload)); err != nil {
+		return err
+	}
+	return record.Save(filepath.Join(directory, FileShim), processRecord(watcher))
+}
