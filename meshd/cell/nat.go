@@ -266,7 +266,7 @@ func (c *Cell) tickNetwork() {
 	}
 	c.contactDue = 0
 	c.contactSaid = c.now
-	c.publish(state.ContactKey(c.config.Self), state.AppendCellContact(nil, c.ownContact()))
+	c.publish(state.ContactKey(c.config.Self), append(state.AppendCellContact(nil, c.ownContact()), c.config.ContactExtension...))
 }
 
 // A cell behind a router misses some of what is sent to it while the others do not know its homes yet. For

@@ -52,7 +52,7 @@ func theory(w *World, a, b *Node) bool {
 func TestF35_F36_EveryPairOfRouters(t *testing.T) {
 	for _, seed := range seeds(2) {
 		w := formBehind(t, seed, behindAll(2), NetworkOptions{})
-		run(t, w, 90*time.Second)
+		run(t, w, 150*time.Second)
 		var table strings.Builder
 		for _, a := range w.Nodes() {
 			fmt.Fprintf(&table, "%-16s", a.NAT)
@@ -109,7 +109,7 @@ func TestF31_F32_ClassOfEveryRouter(t *testing.T) {
 func TestF36_IdleRelayedCellStaysAMember(t *testing.T) {
 	kinds := []NATKind{Public, Public, Public, Symmetric, Symmetric, Blocked, PortRestricted}
 	w := formBehind(t, 1, kinds, NetworkOptions{})
-	run(t, w, 30*time.Second)
+	run(t, w, 90*time.Second)
 	writes := 0
 	w.AddChecker(&Checker{Name: "idle", Write: func(_ *World, n *Node, record *wire.Record) error {
 		if _, field, ok := state.HealthKey(string(record.Name)); ok && (field == "status" || field == "contact") {
