@@ -9,7 +9,7 @@ DESTDIR  ?=
 T        ?= 60s
 PACKAGES ?= ./...
 LDFLAGS  := -s -w -X colloid.net/internal/version.Stamped=$(VERSION)
-PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd ./cmd/runnerd-shim
+PROGRAMS := ./cmd/colloid ./cmd/meshd ./cmd/runnerd ./cmd/runnerd-shim ./cmd/runnerd-wasm
 DEMO     := bin/demo -bin bin
 
 export CGO_ENABLED := 0
@@ -42,8 +42,11 @@ race: ## the tests under the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) test -race -short -json -timeout 20m $(PACKAGES) | $(GO) run ./internal/testreport
 
 .PHONY: bench
-bench: ## figures of the core, one line each: BENCH name value
-	cd bench && $(GO) run ./core && $(GO) run -ldflags=-checklinkname=0 ./giouring
+bench: build ## figures of the core and of modules, one line each: BENCH name value
+	cd bench && $(GO) run ./core && $(GO) run ./stream && $(GO) run ./runtimes && $(GO) run -ldflags=-checklinkname=0 ./giouring
+	cd bench && $(GO) run ./wasm -bin ../bin
+	@$(GO) test -run '^$$' -bench '^BenchmarkColdStart$$' -benchtime 200x ./runnerd/wasm | \
+		awk '/ns\/op/ { printf "BENCH wasm_cold_ms %.2f\n", $$3 / 1e6 }'
 
 .PHONY: bench-packages
 bench-packages: ## the Go benchmarks of all packages
@@ -94,6 +97,7 @@ install: build ## programs and shell completions below $(DESTDIR)$(PREFIX)
 	install -D -m 0755 bin/meshd $(DESTDIR)$(PREFIX)/lib/colloid/meshd
 	install -D -m 0755 bin/runnerd $(DESTDIR)$(PREFIX)/lib/colloid/runnerd
 	install -D -m 0755 bin/runnerd-shim $(DESTDIR)$(PREFIX)/lib/colloid/runnerd-shim
+	install -D -m 0755 bin/runnerd-wasm $(DESTDIR)$(PREFIX)/lib/colloid/runnerd-wasm
 	bin/colloid completion bash > bin/colloid.bash
 	bin/colloid completion zsh > bin/_colloid
 	bin/colloid completion fish > bin/colloid.fish

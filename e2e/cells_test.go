@@ -45,7 +45,12 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err := touchSources(); err != nil {
 		return directory, err
 	}
-	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello")...)
+	if err := cluster.BuildModule(context.Background(), filepath.Join(directory, "hello.wasm"),
+		"./examples/hello-wasm"); err != nil {
+		return directory, err
+	}
+	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello",
+		"./e2e/misbehave")...)
 })
 
 // touchSources looks at every source file, so that the go command runs these tests again when one changes:
@@ -97,7 +102,7 @@ func startWith(t *testing.T, options cluster.Options) *fixture {
 		t.Fatal(err)
 	}
 	options.Name, options.Binaries, options.Log = "colloid-e2e", directory, t.Logf
-	options.Programs = []string{"hello"}
+	options.Programs, options.Modules = []string{"hello", "misbehave"}, []string{"hello.wasm"}
 	c, err := cluster.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

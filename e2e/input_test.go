@@ -51,8 +51,7 @@ func TestF156_WrongInputChangesNothing(t *testing.T) {
 		{"unknown key", block("replicaz 3"), 2, []string{":7:", "replicaz", "replicas"}},
 		{"bad unit", block("mem 64XB"), 2, []string{":7:", "64XB"}},
 		{"port twice", block("port 9000\n\tport 9000"), 2, []string{"9000"}},
-		{"600-byte specification", block("env A " + strings.Repeat("x", 200) +
-			"\n\tenv B " + strings.Repeat("x", 200) + "\n\tenv C " + strings.Repeat("x", 200)), 2, []string{"bytes"}},
+		{"600-byte specification", block("args" + strings.Repeat(" "+strings.Repeat("x", 200), 3)), 2, []string{"bytes"}},
 		{"unclosed block", good + "spread bad {\n", 2, nil},
 	} {
 		path := filepath.Join(t.TempDir(), "bad.colloid")

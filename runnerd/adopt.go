@@ -97,7 +97,7 @@ func (s *Supervisor) discard(id InstanceID, directory string, i *instance) {
 	} else {
 		r.release(directory)
 	}
-	s.removeDirectory(directory)
+	s.dispose(id, directory)
 	s.announceGone(gone)
 }
 

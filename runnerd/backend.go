@@ -24,14 +24,16 @@ type backend interface {
 
 // forgetter is a backend that keeps something of an instance from run to run.
 type forgetter interface {
-	// forget lets go of it when the instance does not exist any more. It runs on the loop's goroutine.
-	forget(id InstanceID) error
+	// forget lets go of it when the instance does not exist any more and its directory is about to be
+	// removed. It runs on the loop's goroutine. An error keeps the directory.
+	forget(id InstanceID, directory string) error
 }
 
 // newBackends are the runtime classes that this runnerd can run at all; the policy says which it may.
 func newBackends(options *Options, images Images) map[workload.Runtime]backend {
 	return map[workload.Runtime]backend{
 		workload.RuntimeProcess: &processBackend{owners: options.Owners},
+		workload.RuntimeWasm:    newWasmBackend(options, images),
 		workload.RuntimeOCI:     newOCIBackend(options, images),
 	}
 }

@@ -180,10 +180,13 @@ func (b *ociBackend) release(directory string) error {
 	return nil
 }
 
-// forget gives the ids of an instance back that does not exist any more.
-func (b *ociBackend) forget(id InstanceID) error {
+// forget gives the ids of an instance back that does not exist any more, unless files of it are left.
+func (b *ociBackend) forget(id InstanceID, directory string) error {
 	if b.ids == nil {
 		return nil
+	}
+	if _, err := os.Stat(filepath.Join(directory, fileContainer)); err == nil {
+		return errors.New("its root file system could not be taken away")
 	}
 	return b.ids.Return(id.String())
 }

@@ -29,6 +29,8 @@ func (s *Supervisor) command(from *session, c *message.Command) error {
 		s.checkPolicy()
 		s.relist()
 		return nil
+	case *message.Command_Attach:
+		return s.attach(from, body.Attach)
 	}
 	s.audit.write(from.peer, c.Sequence, "unknown", "ignored: a command of a newer version")
 	from.acknowledge = true
@@ -123,7 +125,7 @@ func (s *Supervisor) supplyAgain(from *session, i *instance, m *message.Start) e
 	if !i.awaitsEnvironment() {
 		return nil
 	}
-	permit, err := s.policy.Check(i.spec)
+	permit, err := s.check(i.spec)
 	if err == nil {
 		err = i.supply(m, permit)
 	}
@@ -164,7 +166,7 @@ func (s *Supervisor) room(spec *workload.Spec) error {
 func (s *Supervisor) deny(i *instance, reason error) {
 	s.dropDenial(i.id)
 	s.instances[i.id] = i
-	s.removeDirectory(i.directory)
+	s.dispose(i.id, i.directory)
 	i.directory = ""
 	s.enter(i, phaseDenied, reason.Error())
 	s.denials = append(s.denials, i.id)

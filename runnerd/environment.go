@@ -93,11 +93,11 @@ func writeFiles(directory string, files []workload.File, identity bool, uid, gid
 			return fmt.Errorf("write file %s: %w", f.Path, err)
 		}
 		_, err = file.Write(f.Content)
+		if err == nil { // before the file is another user's: runnerd has no CAP_FOWNER
+			err = file.Chmod(os.FileMode(f.Mode))
+		}
 		if err == nil && identity {
 			err = file.Chown(int(uid), int(gid))
-		}
-		if err == nil {
-			err = file.Chmod(os.FileMode(f.Mode))
 		}
 		if closed := file.Close(); err == nil {
 			err = closed

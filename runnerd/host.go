@@ -97,7 +97,9 @@ func (s *Supervisor) helloMessage() *message.Hello {
 	cpu, memory := s.offered.Capacity(uint32(runtime.NumCPU())*1000, procfs.MemoryMiB())
 	return &message.Hello{
 		Protocol: protocolVersion, Helper: "runnerd", Software: s.options.Software,
-		RunsProcess: len(s.offered.Processes) > 0, RunsOci: s.containerImages() != nil && !s.offered.Containers.Denied, CpuMillicores: cpu, MemoryMib: memory,
+		RunsProcess: len(s.offered.Processes) > 0, RunsWasm: s.offered.Wasm != nil,
+		RunsOci:       s.containerImages() != nil && !s.offered.Containers.Denied,
+		CpuMillicores: cpu, MemoryMib: memory,
 		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.offered.Instances),
 		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(),
 	}
@@ -113,7 +115,8 @@ func (s *Supervisor) degradations() []string {
 		list = append(list, shorten(s.policyError))
 	}
 	if !canSwitchUser() {
-		list = append(list, fmt.Sprintf("runnerd runs without root: every process runs as uid %d", os.Geteuid()))
+		list = append(list, fmt.Sprintf("runnerd runs without root: every process runs as uid %d, "+
+			"and modules without namespaces of their own", os.Geteuid()))
 	}
 	return append(list, s.alarms...)
 }

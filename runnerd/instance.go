@@ -203,6 +203,10 @@ func (i *instance) message() *message.Instance {
 	m := &message.Instance{
 		Id: i.id.message(), Key: i.key, State: i.state(), ExitCode: int32(i.exitCode),
 		Restarts: i.restarts, Reason: shorten(i.reason), Spec: i.specBytes, NeedsEnvironment: i.awaitsEnvironment(),
+		OomKills: i.oomKills + i.oomNow,
+	}
+	if i.ownAddress.IsValid() && i.phase == phaseRunning {
+		m.Address = i.ownAddress.AsSlice()
 	}
 	if i.phase == phaseRunning || i.phase == phaseStopping {
 		m.Pid, m.StartTicks = uint32(i.process.PID), i.process.StartTicks

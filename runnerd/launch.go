@@ -163,6 +163,7 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 func (j *launchJob) run(ctx context.Context) (shim.Started, error) {
 	binary, err := j.backend.prepare(ctx, j)
 	if err != nil {
+		j.closeExtra()
 		j.release(j.config.Directory)
 		return shim.Started{}, err
 	}
@@ -171,15 +172,25 @@ func (j *launchJob) run(ctx context.Context) (shim.Started, error) {
 	}
 	if j.groups != nil {
 		if j.config.Cgroup, err = j.groups.Create(j.group, j.limits); err != nil {
+			j.closeExtra()
 			j.release(j.config.Directory)
 			return shim.Started{}, err
 		}
 	}
 	started, err := shim.Launch(&j.config, binary)
+	j.closeExtra()
 	if err != nil {
 		j.abandon(started.Shim)
 	}
 	return started, err
+}
+
+// closeExtra closes what the workload inherits and has, or will never have.
+func (j *launchJob) closeExtra() {
+	for _, file := range j.config.Extra {
+		file.Close()
+	}
+	j.config.Extra = nil
 }
 
 // abandon makes sure that nothing of a failed launch runs.

@@ -48,23 +48,41 @@ func (s *Supervisor) ServeOperators(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("runnerd: remove the old socket: %w", err)
 	}
-	// The mode comes from the mask at the moment of making, since a path could be exchanged between making
-	// and changing.
-	old := unix.Umask(0o777 &^ operatorMode)
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	unix.Umask(old)
 	if err != nil {
 		return fmt.Errorf("runnerd: listen for operators: %w", err)
 	}
-	if o.group >= 0 {
-		if err := os.Lchown(path, -1, int(o.group)); err != nil {
-			s.options.Log.Printf("group %s cannot use %s: %v", uds.GroupWrite, path, err)
-		}
+	if err := o.protect(path); err != nil {
+		listener.Close()
+		return fmt.Errorf("runnerd: protect the socket of operators: %w", err)
 	}
 	o.listener = listener
 	go func() { <-s.quit; listener.Close() }()
 	go o.serve()
 	return nil
+}
+
+// protect sets mode and group of the very socket that was made: meshd could exchange the name meanwhile.
+func (o *operators) protect(path string) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFSOCK || int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s is not what was made there", path)
+	}
+	name := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if o.group >= 0 {
+		if err := os.Chown(name, -1, int(o.group)); err != nil {
+			o.supervisor.options.Log.Printf("group %s cannot use %s: %v", uds.GroupWrite, path, err)
+		}
+	}
+	return os.Chmod(name, operatorMode)
 }
 
 func (o *operators) serve() {
@@ -93,11 +111,6 @@ func (o *operators) connection(socket net.Conn) {
 		return
 	}
 	defer conn.Close()
-	who, err := o.admit(conn)
-	if err != nil {
-		_ = conn.Send(operator.Reply{Error: err.Error()}, nil)
-		return
-	}
 	var request operator.Request
 	_ = socket.SetReadDeadline(time.Now().Add(operatorPatience))
 	file, err := conn.Receive(&request)
@@ -106,6 +119,12 @@ func (o *operators) connection(socket net.Conn) {
 	}
 	if file != nil {
 		defer file.Close()
+	}
+	// The request is read first: what is unread when a socket closes takes the answer with it.
+	who, err := o.admit(conn)
+	if err != nil {
+		_ = conn.Send(operator.Reply{Error: err.Error()}, nil)
+		return
 	}
 	_ = socket.SetReadDeadline(time.Time{})
 	ctx, cancel := context.WithCancel(context.Background())

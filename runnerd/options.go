@@ -24,6 +24,7 @@ type Options struct {
 	Software string      // for Hello
 	Log      *log.Logger // for people; nil = standard error
 	Timing   Timing      // zero = the constants below
+	Worker   string      // the binary of Wasm workers, "" = this one; it must be static
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.

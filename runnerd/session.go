@@ -26,6 +26,7 @@ type session struct {
 	hello       bool // Hello is to be sent
 	listing     bool // Listing is to be sent, once nothing is dirty
 	acknowledge bool // an event must be sent, if only for its acknowledgement
+	attaching   int  // descriptors being made
 }
 
 // Attach takes a connected socket of a meshd and makes it the session, in place of the old one. It

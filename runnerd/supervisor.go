@@ -197,18 +197,28 @@ func (s *Supervisor) enter(i *instance, next phase, reason string) {
 func (s *Supervisor) forget(i *instance) {
 	i.stopTimers()
 	delete(s.instances, i.id)
-	s.removeDirectory(i.directory)
-	for _, b := range s.backends {
-		if f, keeps := b.(forgetter); keeps {
-			if err := f.forget(i.id); err != nil {
-				s.options.Log.Printf("cannot forget %s: %v", i.id, err)
-			}
-		}
-	}
+	s.dispose(i.id, i.directory)
 	s.announceGone(&message.Instance{
 		Id: i.id.message(), Key: i.key, State: message.InstanceState_INSTANCE_GONE,
 		ExitCode: int32(i.exitCode), Restarts: i.restarts, Reason: shorten(i.reason),
 	})
+}
+
+// dispose removes what there is of an instance that does not exist any more. Where something could not be
+// undone on the host, the directory stays, and the next runnerd tries again.
+func (s *Supervisor) dispose(id InstanceID, directory string) {
+	if directory == "" {
+		return
+	}
+	for _, b := range s.backends {
+		if f, keeps := b.(forgetter); keeps {
+			if err := f.forget(id, directory); err != nil {
+				s.options.Log.Printf("cannot clean up behind %s: %v", id, err)
+				return
+			}
+		}
+	}
+	s.removeDirectory(directory)
 }
 
 // announceGone queues a GONE. Beyond the bound a whole listing says the same: what is not named in it

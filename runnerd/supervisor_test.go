@@ -16,6 +16,7 @@ import (
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/runnerdtest"
 	"colloid.net/runnerd/shim"
 	"colloid.net/workload"
@@ -47,6 +48,7 @@ type host struct {
 	digest    string
 	groups    *cgroup.Manager
 	timing    runnerd.Timing
+	worker    string
 }
 
 func newHost(t *testing.T) *host {
@@ -84,7 +86,7 @@ func (h *host) replacePolicy(text string) {
 func (h *host) open() *runnerd.Supervisor {
 	h.t.Helper()
 	s, err := runnerd.Open(runnerd.Options{
-		Directory: h.directory, PolicyFile: h.policy, Groups: h.groups, Timing: h.timing,
+		Directory: h.directory, PolicyFile: h.policy, Groups: h.groups, Timing: h.timing, Worker: h.worker,
 		Log: log.New(testWriter{h.t}, "", 0),
 	})
 	if err != nil {
@@ -109,7 +111,14 @@ func (h *host) killAll() {
 		found := false
 		directories, _ := filepath.Glob(filepath.Join(h.directory, "instances", "*"))
 		for _, directory := range directories {
-			found = found || shim.Locked(directory)
+			if !shim.Locked(directory) {
+				continue
+			}
+			found = true
+			if r, err := record.Load(filepath.Join(directory, shim.FileRun)); err == nil && h.worker != "" {
+				p := procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")}
+				_ = p.Signal(unix.SIGKILL)
+			}
 		}
 		for _, p := range h.processes() {
 			found = true

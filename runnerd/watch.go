@@ -14,6 +14,7 @@ import (
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 	"colloid.net/workload"
 )
 
@@ -178,7 +179,11 @@ func readExit(directory string, p procfs.Process) (code int, reason string) {
 	if err != nil || loadProcess(path) != p {
 		return shim.UnknownCode, "ended, its exit code is unknown"
 	}
-	return int(r.Int("code")), r.Get("reason")
+	code, reason = int(r.Int("code")), r.Get("reason")
+	if code == wasm.ExitModule || code == wasm.ExitTrap {
+		reason = wasmReason(directory, reason)
+	}
+	return code, reason
 }
 
 func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool) {

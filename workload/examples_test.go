@@ -20,7 +20,8 @@ func TestF156_Examples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		variables := map[string]string{"BINARY": "/usr/local/bin/hello", "PORT": "8080"}
+		variables := map[string]string{"BINARY": "/usr/local/bin/hello", "PORT": "8080",
+			"FILE": "/usr/local/lib/hello.wasm", "SHA256": strings.Repeat("ab", 32)}
 		blocks, err := Parse(file, source, ParseOptions{Variables: variables})
 		if err != nil {
 			t.Error(err)

@@ -1,5 +1,6 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
-// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd images" and "runnerd fetch" are internal.
+// docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd wasm-worker", "runnerd images" and "runnerd
+// fetch" are internal.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,6 +33,8 @@ func main() {
 			os.Exit(shim.Main())
 		case shim.ArgumentStage:
 			os.Exit(shim.StageMain())
+		case wasm.Argument:
+			os.Exit(wasm.Main(shim.ExtraFirst))
 		}
 	}
 	if err := run(); err != nil {
@@ -70,7 +74,8 @@ func run() error {
 	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
 	supervisor, err := runnerd.Open(runnerd.Options{
-		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Software: version.String(), Log: logger,
+		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Worker: worker(),
+		Software: version.String(), Log: logger,
 		Credentials: *credentials,
 	})
 	if err != nil {
@@ -107,6 +112,20 @@ func useShim() {
 	if err == nil {
 		_ = shim.UseProgram(filepath.Join(filepath.Dir(self), "runnerd-shim"))
 	}
+}
+
+// worker opens the small program for Wasm workers that is installed beside this one, once, as useShim does.
+// Without it runnerd is its own. The descriptor is kept for good.
+func worker() string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	fd, err := unix.Open(filepath.Join(filepath.Dir(self), wasm.Program), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", fd)
 }
 
 // groups prepares control groups where the host allows it. Without them runnerd works, and says so.

@@ -12,7 +12,7 @@ import (
 )
 
 // Appliance are the packages of the programs that make up a cell.
-var Appliance = []string{"./cmd/colloid", "./cmd/meshd", "./cmd/runnerd"}
+var Appliance = []string{"./cmd/colloid", "./cmd/meshd", "./cmd/runnerd", "./cmd/runnerd-shim", "./cmd/runnerd-wasm"}
 
 // Build compiles packages of this module into a directory, statically, and returns it.
 func Build(ctx context.Context, directory string, packages ...string) error {
@@ -25,6 +25,21 @@ func Build(ctx context.Context, directory string, packages ...string) error {
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", strings.Join(packages, " "), err, output)
+	}
+	return nil
+}
+
+// BuildModule compiles a package to a WebAssembly module whose functions can be invoked.
+func BuildModule(ctx context.Context, target, pkg string) error {
+	root, err := ModuleRoot()
+	if err != nil {
+		return err
+	}
+	command := exec.CommandContext(ctx, "go", "build", "-buildmode=c-shared", "-o", target, pkg)
+	command.Dir = root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=wasip1", "GOARCH=wasm")
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", pkg, err, output)
 	}
 	return nil
 }

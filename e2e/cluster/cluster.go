@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -38,6 +39,8 @@ type Options struct {
 	DenyRing bool
 	// CellArguments are added to every cell's command line.
 	CellArguments []string
+	// Modules are WebAssembly modules in Binaries that the hosts' policy lets workloads run.
+	Modules []string
 	// Log tells what happens; nil is silent.
 	Log func(format string, arguments ...any)
 }
@@ -118,7 +121,11 @@ func (c *Cluster) installPrograms() error {
 	if err := os.Mkdir(c.programs(), 0o755); err != nil {
 		return err
 	}
-	for _, name := range append([]string{"colloid", "meshd", "runnerd"}, c.options.Programs...) {
+	names := slices.Clone(c.options.Programs)
+	for _, pkg := range Appliance {
+		names = append(names, filepath.Base(pkg))
+	}
+	for _, name := range append(names, c.options.Modules...) {
 		if err := copyProgram(filepath.Join(c.options.Binaries, name), c.Program(name)); err != nil {
 			return fmt.Errorf("install %s: %w", name, err)
 		}

@@ -24,6 +24,13 @@ func (c *Cluster) writePolicy() error {
 		fmt.Fprintf(&text, "process %s {\n    sha256 any\n    port 1024-65535\n    args any\n    env any\n}\n",
 			c.Program(name))
 	}
+	if len(c.options.Modules) > 0 {
+		text.WriteString("wasm {\n")
+		for _, name := range c.options.Modules {
+			fmt.Fprintf(&text, "    module %s\n", c.Program(name))
+		}
+		text.WriteString("}\n")
+	}
 	denied := "process /bin/true {\n    sha256 any\n}\n" // something else is allowed
 	return errors.Join(os.WriteFile(filepath.Join(c.Directory, "policy"), []byte(text.String()), 0o644),
 		os.WriteFile(filepath.Join(c.Directory, "policy.denied"), []byte(denied), 0o644))

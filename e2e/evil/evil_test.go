@@ -167,7 +167,7 @@ func TestF145_HostileSpecifications(t *testing.T) {
 	setuid := v.write("setuid", "\x7fELF", 0o755)
 	os.Chmod(setuid, 0o755|os.ModeSetuid)
 	os.Symlink(filepath.Join(v.base, "open/file"), filepath.Join(v.base, "toopen"))
-	policy := "instances 8\ncpu 1000m\nmemory 100mb\n" + v.listed("args any; env any; port 80 8000-8999") +
+	policy := "instances 8\ncpu 1000m\nmemory 100mb\ncontainers none\n" + v.listed("args any; env any; port 80 8000-8999") +
 		"process /bin/true { sha256 " + strings.Repeat("00", 32) + " }\n"
 	for _, path := range []string{"script", "open/file", "loose", "setuid", "toopen", "absent"} {
 		policy += fmt.Sprintf("process %s { sha256 any; user %s; args any }\n", filepath.Join(v.base, path), user())
@@ -213,8 +213,8 @@ func TestF145_HostileSpecifications(t *testing.T) {
 		}},
 		{"too much processor", "millicores", func(s *workload.Spec) { s.CPUMillicores = 1001 }},
 		{"too much memory", "MiB", func(s *workload.Spec) { s.MemoryMiB = 101 }},
-		{"environment record", "not supported", func(s *workload.Spec) { s.EnvironmentDigest[3] = 1 }},
-		{"image", "host processes only", func(s *workload.Spec) { s.Runtime, s.Image = workload.RuntimeOCI, "docker.io/nginx" }},
+		{"environment record", "lacks the secrets", func(s *workload.Spec) { s.EnvironmentDigest[3] = 1 }},
+		{"image", "allows no containers", func(s *workload.Spec) { s.Runtime, s.Image = workload.RuntimeOCI, "docker.io/nginx" }},
 	} {
 		if c.name == "health program of another user" && user() == "65534" {
 			continue // /bin/false has no user line, so its user is 65534 as well

@@ -1,6 +1,10 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
 
 // CheckArguments parses a command line like Main and says what is wrong with it, but runs nothing. The
 // tests hold every command that the manuals show to it.
@@ -30,15 +34,16 @@ func CheckArguments(arguments []string) error {
 	return command.ValidateArgs(command.Flags().Args())
 }
 
-// Usage returns the help text of a command, "" being colloid itself, and whether there is such a command.
+// Usage returns the help text of a command, "" being colloid itself and "image pull" one below another, and
+// whether there is such a command.
 func Usage(name string) (text string, known bool) {
 	a := &app{Environment: Environment{Variable: func(string) string { return "" }}}
 	command := a.rootCommand()
 	command.InitDefaultHelpCmd()
 	command.InitDefaultCompletionCmd()
 	if name != "" {
-		found, _, err := command.Find([]string{name})
-		if err != nil || found == command {
+		found, rest, err := command.Find(strings.Fields(name))
+		if err != nil || found == command || len(rest) > 0 {
 			return "", false
 		}
 		command = found

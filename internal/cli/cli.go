@@ -68,7 +68,7 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		a.statusCommand(), a.cellsCommand(), a.netcheckCommand(), a.explainCommand(), a.resolveCommand(),
 		a.connectCommand(), a.leaveCommand(), a.forgetCommand(), a.lockCommand(), a.unlockCommand(),
 		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(),
-		a.imageCommand(), a.versionCommand(),
+		a.imageCommand(), a.wasmCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)
 	return root

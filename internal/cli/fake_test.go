@@ -124,6 +124,8 @@ func (d *fakeDaemon) answer(code uds.Code, payload []byte) (uds.ReplyStatus, []b
 	switch code {
 	case uds.CodeStatus:
 		return document(d.status)
+	case uds.CodeWasmInvoke:
+		return d.invoke(payload)
 	case uds.CodeConnect:
 		return document(uds.ConnectReply{Cluster: "00000000000000cc", Members: 3})
 	case uds.CodeDoor:

@@ -225,7 +225,7 @@ func TestDrainWaitsAndReports(t *testing.T) {
 	d.workload("unsatisfied", func(w *uds.WorkloadStatus) { w.Reason = "no cell for 1 of 2 replicas" })
 	d.run("", "drain", "one", "--timeout", "10ms").expectError(t, ExitError, "not empty after 10ms",
 		"spread.web (ready, no cell for 1 of 2 replicas)")
-	want := fmt.Sprintf("20 %q", "\x00\x00\x00\x00\x00\x00\x00\xa1\x01")
+	want := fmt.Sprintf("28 %q", "\x00\x00\x00\x00\x00\x00\x00\xa1\x01")
 	if joined := strings.Join(d.requests, "\n"); !strings.Contains(joined, want) {
 		t.Errorf("no request %s in\n%s", want, joined)
 	}

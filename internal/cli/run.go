@@ -204,7 +204,7 @@ var runnerdCapabilities = []uintptr{
 	unix.CAP_SETGID,       // and with that user's groups only
 	unix.CAP_CHOWN,        // give a workload its scratch directory
 	unix.CAP_DAC_OVERRIDE, // read and remove what workloads left there
-	unix.CAP_SYS_ADMIN,    // images: mount the root of a container, map its ids
+	unix.CAP_SYS_ADMIN,    // images: mount the root of a container, map its ids; containers: copy mounts for them
 	unix.CAP_SYS_CHROOT,   // images: unpack a layer in a process that sees nothing else
 	unix.CAP_FOWNER,       // images: set modes and times of unpacked files
 	unix.CAP_FSETID,       // images: keep their set-user-id bits

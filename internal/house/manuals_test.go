@@ -177,6 +177,11 @@ func checkSynopsis(words []string) error {
 	if !known {
 		return fmt.Errorf("no command %q", name)
 	}
+	if len(words) > 1 {
+		if below, is := cli.Usage(name + " " + words[1]); is && name != "" {
+			usage = below
+		}
+	}
 	for _, word := range words[1:] {
 		flag := strings.TrimRight(strings.TrimLeft(word, "["), "].,")
 		flag, _, _ = strings.Cut(flag, "=")

@@ -11,14 +11,14 @@ const module = "colloid.net/"
 // A path stands for itself and for everything below it; packages of one path may import each other.
 // The longest path that fits decides. A package that fits none fails the test: add it here.
 var layers = [][]string{
-	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet"},
+	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke", "ipc/grant"},
 	{"workload", "ipc/ring", "ipc/operator"},
 	{"meshd/clock"},
 	{"meshd/wire"},
 	{"meshd/state"},
 	{"meshd/crdt", "meshd/seal"},
 	{"meshd/overlay"},
-	{"meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat"},
+	{"meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat", "meshd/stream"},
 	{"meshd/reconcile"},
 	{"meshd/cell"},
 	{"meshd/sim"},
@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"runnerd/record", "runnerd/health"},
 	{"runnerd/sandbox"},
 	{"runnerd/policy"},
-	{"runnerd/shim", "runnerd/image"},
+	{"runnerd/shim", "runnerd/image", "runnerd/wasm"},
 	{"runnerd"},
 	{"runnerd/guest"},
 	{"internal/launcher"},
@@ -59,6 +59,8 @@ var forbidden = []struct {
 	{"e2e", []string{"meshd", "runnerd", "internal"}, nil, "end-to-end tests see what an operator sees"},
 	{"cmd/meshd", []string{"runnerd", "internal/cli", "internal/launcher"}, nil, "meshd never imports a helper"},
 	{"cmd/runnerd", []string{"meshd", "internal/cli", "internal/launcher"}, nil, "a helper never imports meshd"},
+	{"cmd/runnerd-shim", []string{"meshd", "internal/cli", "internal/launcher", "runnerd/image"}, nil,
+		"a shim is small"},
 	{"cmd/colloid", []string{"meshd", "runnerd"}, nil, "the command line talks to daemons over the socket"},
 }
 
@@ -67,7 +69,8 @@ var forbidden = []struct {
 var pure = []string{
 	"workload",
 	"meshd/clock", "meshd/wire", "meshd/state", "meshd/crdt", "meshd/seal", "meshd/overlay", "meshd/swim",
-	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat", "meshd/reconcile", "meshd/cell",
+	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat", "meshd/reconcile", "meshd/stream",
+	"meshd/cell",
 }
 
 // impureImports may not be imported by a pure package; a name that ends in / means all below it too.

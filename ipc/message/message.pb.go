@@ -440,6 +440,7 @@ type Attach struct {
 	//	*Attach_Logs
 	//	*Attach_Exec
 	//	*Attach_Copy
+	//	*Attach_Invoke
 	What          isAttach_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -523,6 +524,15 @@ func (x *Attach) GetCopy() *Copy {
 	return nil
 }
 
+func (x *Attach) GetInvoke() *Invoke {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Invoke); ok {
+			return x.Invoke
+		}
+	}
+	return nil
+}
+
 type isAttach_What interface {
 	isAttach_What()
 }
@@ -539,11 +549,54 @@ type Attach_Copy struct {
 	Copy *Copy `protobuf:"bytes,5,opt,name=copy,proto3,oneof"`
 }
 
+type Attach_Invoke struct {
+	Invoke *Invoke `protobuf:"bytes,30,opt,name=invoke,proto3,oneof"`
+}
+
 func (*Attach_Logs) isAttach_What() {}
 
 func (*Attach_Exec) isAttach_What() {}
 
 func (*Attach_Copy) isAttach_What() {}
+
+func (*Attach_Invoke) isAttach_What() {}
+
+// Invoke: the descriptor is a SOCK_SEQPACKET connected to the worker of a Wasm instance (ipc/invoke).
+type Invoke struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Invoke) Reset() {
+	*x = Invoke{}
+	mi := &file_message_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Invoke) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Invoke) ProtoMessage() {}
+
+func (x *Invoke) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Invoke.ProtoReflect.Descriptor instead.
+func (*Invoke) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{5}
+}
 
 // Logs: the descriptor is the reading end of a pipe.
 type Logs struct {
@@ -557,7 +610,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +622,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +635,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{5}
+	return file_message_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Logs) GetTailLines() uint32 {
@@ -620,7 +673,7 @@ type Exec struct {
 
 func (x *Exec) Reset() {
 	*x = Exec{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +685,7 @@ func (x *Exec) String() string {
 func (*Exec) ProtoMessage() {}
 
 func (x *Exec) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +698,7 @@ func (x *Exec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exec.ProtoReflect.Descriptor instead.
 func (*Exec) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Exec) GetArguments() []string {
@@ -695,7 +748,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +760,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +773,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Copy) GetPath() string {
@@ -754,7 +807,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +819,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +832,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -805,7 +858,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +870,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +883,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{9}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 type Event struct {
@@ -849,7 +902,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +914,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +927,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{10}
+	return file_message_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -966,7 +1019,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1031,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1044,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{11}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1029,7 +1082,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1094,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1107,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{12}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1162,7 +1215,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1227,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1240,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{13}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1291,7 +1344,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1356,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1369,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{14}
+	return file_message_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1354,14 +1407,16 @@ const file_message_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
-	"\acontent\x18\x03 \x01(\fR\acontent\"\xce\x01\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"\xfd\x01\n" +
 	"\x06Attach\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12'\n" +
 	"\x02id\x18\x02 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12'\n" +
 	"\x04logs\x18\x03 \x01(\v2\x11.colloid.ipc.LogsH\x00R\x04logs\x12'\n" +
 	"\x04exec\x18\x04 \x01(\v2\x11.colloid.ipc.ExecH\x00R\x04exec\x12'\n" +
-	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copyB\x06\n" +
-	"\x04what\"u\n" +
+	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copy\x12-\n" +
+	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invokeB\x06\n" +
+	"\x04what\"\b\n" +
+	"\x06Invoke\"u\n" +
 	"\x04Logs\x12\x1d\n" +
 	"\n" +
 	"tail_lines\x18\x01 \x01(\rR\ttailLines\x126\n" +
@@ -1448,7 +1503,7 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
@@ -1456,40 +1511,42 @@ var file_message_proto_goTypes = []any{
 	(*Start)(nil),      // 3: colloid.ipc.Start
 	(*File)(nil),       // 4: colloid.ipc.File
 	(*Attach)(nil),     // 5: colloid.ipc.Attach
-	(*Logs)(nil),       // 6: colloid.ipc.Logs
-	(*Exec)(nil),       // 7: colloid.ipc.Exec
-	(*Copy)(nil),       // 8: colloid.ipc.Copy
-	(*Stop)(nil),       // 9: colloid.ipc.Stop
-	(*List)(nil),       // 10: colloid.ipc.List
-	(*Event)(nil),      // 11: colloid.ipc.Event
-	(*Attached)(nil),   // 12: colloid.ipc.Attached
-	(*Hello)(nil),      // 13: colloid.ipc.Hello
-	(*Instance)(nil),   // 14: colloid.ipc.Instance
-	(*Listing)(nil),    // 15: colloid.ipc.Listing
+	(*Invoke)(nil),     // 6: colloid.ipc.Invoke
+	(*Logs)(nil),       // 7: colloid.ipc.Logs
+	(*Exec)(nil),       // 8: colloid.ipc.Exec
+	(*Copy)(nil),       // 9: colloid.ipc.Copy
+	(*Stop)(nil),       // 10: colloid.ipc.Stop
+	(*List)(nil),       // 11: colloid.ipc.List
+	(*Event)(nil),      // 12: colloid.ipc.Event
+	(*Attached)(nil),   // 13: colloid.ipc.Attached
+	(*Hello)(nil),      // 14: colloid.ipc.Hello
+	(*Instance)(nil),   // 15: colloid.ipc.Instance
+	(*Listing)(nil),    // 16: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	9,  // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	10, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	10, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	11, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
 	5,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
 	1,  // 4: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
 	4,  // 5: colloid.ipc.Start.files:type_name -> colloid.ipc.File
 	1,  // 6: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
-	6,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
-	7,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
-	8,  // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
-	1,  // 10: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	13, // 11: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	14, // 12: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	15, // 13: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	12, // 14: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	1,  // 15: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 16: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	7,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	8,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	9,  // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	6,  // 10: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
+	1,  // 11: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	14, // 12: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	15, // 13: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	16, // 14: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	13, // 15: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	1,  // 16: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 17: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -1507,8 +1564,9 @@ func file_message_proto_init() {
 		(*Attach_Logs)(nil),
 		(*Attach_Exec)(nil),
 		(*Attach_Copy)(nil),
+		(*Attach_Invoke)(nil),
 	}
-	file_message_proto_msgTypes[10].OneofWrappers = []any{
+	file_message_proto_msgTypes[11].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
@@ -1520,7 +1578,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

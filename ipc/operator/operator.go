@@ -109,9 +109,8 @@ func Do(ctx context.Context, path string, request Request, file *os.File, each f
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	request.Version = Version
-	if err := conn.Send(request, file); err != nil {
-		return fmt.Errorf("ask runnerd: %w", err)
-	}
+	// A write error is not final: runnerd may have refused with a reply before it hung up.
+	sendErr := conn.Send(request, file)
 	for {
 		var reply Reply
 		surplus, err := conn.Receive(&reply)
@@ -121,6 +120,8 @@ func Do(ctx context.Context, path string, request Request, file *os.File, each f
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case err != nil && sendErr != nil:
+			return fmt.Errorf("ask runnerd: %w", sendErr)
 		case errors.Is(err, io.EOF):
 			return errors.New("runnerd hung up before it was done: try again")
 		case err != nil:

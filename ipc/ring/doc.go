@@ -2,8 +2,10 @@
 //
 // A Link is one connection: a sealed memory file with two single-producer single-consumer rings
 // (one per direction) and one eventfd per direction. The helper creates all three and passes them
-// over a connected Unix socket in one message (Create); meshd checks and maps them (Accept). The
-// socket carries nothing afterwards: its end of file means that the peer is gone.
+// over a connected Unix socket in one message (Create); meshd checks and maps them (Accept). Over the
+// same socket the helper may pass descriptors afterwards, each with the tag that meshd chose for it
+// (SendDescriptor, ReceiveDescriptor, Descriptors); the helper takes none. The socket's end of file
+// means that the peer is gone.
 //
 // The memory is hostile (F133): the other process may write anything to it at any time. Hence each
 // side keeps its own position in private memory and only publishes it; a position of the peer is

@@ -79,6 +79,8 @@ type Link struct {
 
 	interrupt int        // private eventfd: ends Wait
 	waitMutex sync.Mutex // held during Wait's poll, so that Close never closes under it
+
+	descriptorMutex sync.Mutex // one SendDescriptor at a time
 }
 
 // Send publishes one record of at most RecordMax bytes. It reports false when the ring has no room
@@ -271,8 +273,8 @@ func (l *Link) Interrupt() {
 }
 
 // WaitHangup blocks until the peer closes its end of the socket, or sends anything over it, which
-// the protocol does not allow. Descriptors sent along are discarded by the kernel, because a plain
-// read takes none. It also returns after Close.
+// meshd may not. Descriptors sent along are discarded by the kernel, because a plain read takes none.
+// It also returns after Close. It is for helpers; meshd calls ReceiveDescriptor instead.
 func (l *Link) WaitHangup() {
 	var stray [1]byte
 	_, _ = l.conn.Read(stray[:])

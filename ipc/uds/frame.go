@@ -22,8 +22,14 @@ const (
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
 	CodeDoor    Code = 0x0F // w  u8: 0 unlock, 1 lock -> DoorReply (JSON)
 
-	CodeDrain       Code = 0x20 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
-	CodeEnvironment Code = 0x21 // w  EnvironmentRequest -> digest, 32 bytes (F83)
+	// Streams have no replies; the daemon sends these codes itself, see streams.go.
+	CodeStreamOpen  Code = 0x10 // r logs and metrics, w the rest: StreamOpen; from the daemon: handle u32
+	CodeStreamData  Code = 0x11 // as opened: handle u32, data
+	CodeStreamClose Code = 0x12 // as opened: StreamClose
+
+	CodeWasmInvoke  Code = 0x20 // w  package invoke, AppendCall -> AppendOutcome
+	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
+	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
 )
 
 // ReplyStatus is the first byte of a reply frame.
@@ -41,11 +47,13 @@ const (
 // Error numbers in ERROR replies. They follow errno where one fits.
 const (
 	ErrorPermission  uint16 = 1   // EPERM: the caller may not
+	ErrorNotFound    uint16 = 2   // ENOENT: with a sentence that says where else
 	ErrorIO          uint16 = 5   // EIO
 	ErrorBusy        uint16 = 16  // EBUSY: syncing, try again (F56)
 	ErrorExists      uint16 = 17  // EEXIST
 	ErrorInvalid     uint16 = 22  // EINVAL: the request is malformed or not allowed as it is
 	ErrorNoSpace     uint16 = 28  // ENOSPC
+	ErrorDeadline    uint16 = 62  // ETIME: a function did not return before its deadline (F144)
 	ErrorTimeout     uint16 = 110 // ETIMEDOUT
 	ErrorUnreachable uint16 = 113 // EHOSTUNREACH
 )

@@ -83,6 +83,7 @@ type Cell struct {
 	guests      guestTable
 	checks      addressChecks
 	load        loadState
+	streams     streamState
 	schedule    schedule
 	// Cells that deserve a session before their turn.
 	sessionsWanted []wire.CellID
@@ -98,6 +99,7 @@ type Cell struct {
 	rollout        rolloutState
 
 	relayLimit  nat.Limiter
+	streamLimit nat.Limiter      // the same for what belongs to streams
 	relayCopy   []byte           // a datagram to be passed on, opened to check it
 	mapped      []netip.AddrPort // see SetMapped
 	candidates  [state.CandidatesMax]state.Candidate
@@ -218,6 +220,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.planner = placement.NewPlanner(k0, k1)
 	c.plan = c.planner.Compute(nil, nil)
 	c.reconciler = reconcile.New(self)
+	c.enterStreams()
 	c.views.init()
 	c.rollout.init()
 	c.changes = changes{}
@@ -251,7 +254,8 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		c.receiveJoin(from, header, payload)
 		return
 	}
-	header, payload, err = c.opener.Open(datagram)
+	c.keepSealed(header.Type, datagram)
+	header, payload, hop, err := c.opener.OpenHop(datagram)
 	if err != nil {
 		c.counters.unsealed++
 		if err == seal.ErrReplayed {
@@ -260,7 +264,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	if header.Sender == c.config.Self {
-		if !c.isOwnAddress(from) {
+		if !header.Type.Relayable() && !c.isOwnAddress(from) {
 			c.sawOwnIdentity()
 		}
 		return
@@ -273,6 +277,11 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	c.guard.Received(now, from, len(datagram))
+	if header.Type.Relayable() || header.Type == wire.TypeRelayOffer {
+		c.receiveStream(from, header, payload, hop)
+		c.drain()
+		return
+	}
 	c.heardVersion(header.Sender, header.Version)
 	c.heard(header.Sender, from, header.Type)
 	c.guests.speaks(header.Sender, header.Version)
@@ -315,6 +324,7 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 // Tick does what is due. Calling it early is harmless.
 func (c *Cell) Tick(now clock.Instant) {
 	c.now = now
+	c.streams.mux.Tick(now)
 	c.detector.Tick(now)
 	c.gossip.Tick(now)
 	c.sessions.Tick(now)
@@ -343,6 +353,7 @@ func (c *Cell) Deadline() clock.Instant {
 	case c.runner.listed: // without a helper there is nobody to do anything
 		next = clock.Earliest(next, clock.Earliest(c.reconciler.Deadline(), c.rollout.due))
 	}
+	next = clock.Earliest(next, c.streams.mux.Deadline())
 	next = clock.Earliest(next, c.runner.holds)
 	next = clock.Earliest(next, c.bootDeadline())
 	next = clock.Earliest(next, c.joinDeadline())

@@ -10,6 +10,7 @@ import (
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/stream"
 	"colloid.net/meshd/wire"
 )
 
@@ -97,10 +98,13 @@ type Config struct {
 	Storage Storage
 	Runner  Helper
 	Logger  Logger
-	Timing  Timing // zero = Default
+	Timing  Timing             // zero = Default
+	Relays  stream.RelayLimits // of streams between other cells; zero = defaults
 	// Observe, if set, hears the name of every key whose register changed, after the cell has taken notice
 	// itself. It may look at the cell but not call its inputs. For tests and measurements.
 	Observe func(c *Cell, name []byte)
+	// Metrics, if set, adds to those of the cell in status.
+	Metrics func() []uds.Metric
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the constants of

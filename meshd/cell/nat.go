@@ -108,9 +108,15 @@ func (c *Cell) receiveRelayed(from netip.AddrPort, datagram []byte) {
 		c.passOn(from, kind, target, datagram, inner)
 		return
 	}
-	header, payload, err := c.opener.Open(inner)
+	c.keepSealed(wire.Type(inner[1]), inner)
+	header, payload, hop, err := c.opener.OpenHop(inner)
 	if err != nil || header.Sender == c.config.Self {
 		c.counters.unsealed++
+		return
+	}
+	if header.Type.Relayable() || header.Type == wire.TypeRelayOffer {
+		c.receiveStream(netip.AddrPort{}, header, payload, hop)
+		c.drain()
 		return
 	}
 	// Who the sender is, is sure; where it is, a relay cannot say (F155).
@@ -175,21 +181,27 @@ func (c *Cell) passOn(from netip.AddrPort, kind wire.Type, target wire.CellID, d
 		return
 	}
 	c.relayCopy = append(c.relayCopy[:0], inner...) // opening destroys it
-	header, _, err := c.opener.Open(c.relayCopy)
+	header, _, hop, err := c.opener.OpenHop(c.relayCopy)
 	if err != nil || header.Sender == c.config.Self || header.Sender == target {
 		c.counters.relayRefused++
 		return
 	}
-	origin := c.members.Get(header.Sender)
+	origin := c.members.Get(hop)
 	if origin == nil || !origin.InService() {
 		c.counters.relayRefused++
 		return
 	}
-	if kind == wire.RelayFirst { // the origin itself is at from
+	// Streams of one cell may come from others that relay them, and must not use up what carries its probes.
+	streams := header.Type.Relayable() || header.Type == wire.TypeRelayOffer
+	limit := &c.relayLimit
+	if streams {
+		limit = &c.streamLimit
+	}
+	if kind == wire.RelayFirst && !streams { // the origin itself is at from
 		c.guard.Received(c.now, from, len(datagram))
 		c.heard(header.Sender, from, wire.TypePunchKeep)
 	}
-	if !c.relayLimit.Allow(c.now, header.Sender) {
+	if !limit.Allow(c.now, hop) {
 		c.counters.relayRefused++
 		return
 	}

@@ -416,6 +416,9 @@ func (c *Cell) metrics() []uds.Metric {
 				"datagrams of a message type that this version does not know", dropped))
 		}
 	}
+	if c.config.Metrics != nil {
+		metrics = append(metrics, c.config.Metrics()...)
+	}
 	return metrics
 }
 

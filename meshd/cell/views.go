@@ -31,9 +31,10 @@ type views struct {
 	byHash    map[uint64]*workloadView
 	endpoints map[endpointID]*state.CellEndpoint
 	denials   map[endpointID]*state.CellDenial
-	conflicts map[string]struct{}      // operator keys in CONFLICT
-	rollouts  map[string]*rolloutView  // by workload name
-	drained   map[wire.CellID]struct{} // cells that an operator wants empty
+	conflicts map[string]struct{}            // operator keys in CONFLICT
+	values    map[string]map[string]struct{} // keys with a value in the space of a workload, see kv.go
+	rollouts  map[string]*rolloutView        // by workload name
+	drained   map[wire.CellID]struct{}       // cells that an operator wants empty
 	doorShut  bool
 	planDirty bool // membership or specifications changed
 	planDue   clock.Instant
@@ -89,6 +90,7 @@ func (v *views) init() {
 		endpoints: make(map[endpointID]*state.CellEndpoint),
 		denials:   make(map[endpointID]*state.CellDenial),
 		conflicts: make(map[string]struct{}),
+		values:    make(map[string]map[string]struct{}),
 		rollouts:  make(map[string]*rolloutView),
 		drained:   make(map[wire.CellID]struct{}),
 		planDirty: true,
@@ -107,7 +109,8 @@ func viewed(name []byte) bool {
 		bytes.HasPrefix(name, []byte(state.PrefixRollout)), bytes.HasPrefix(name, []byte(state.PrefixEnv)):
 		return true
 	}
-	return state.CategoryOf(name) == state.Operator
+	category := state.CategoryOf(name)
+	return category == state.Operator || category == state.KV
 }
 
 // view brings the mirror of one key up to date.
@@ -127,6 +130,8 @@ func (c *Cell) view(name []byte) {
 		c.viewWorkload(key)
 	case key == state.DoorKey:
 		c.viewDoor(name)
+	case strings.HasPrefix(key, state.PrefixKV):
+		c.viewValue(key)
 	case strings.HasPrefix(key, state.PrefixRollout):
 		c.viewRollout(key)
 	case strings.HasPrefix(key, state.PrefixEnv):

@@ -228,8 +228,14 @@ func (c *Cell) snapshotWithholds() (withholds bool) {
 // operatorWrite stores and then applies a write of a person. An empty value deletes. done is called
 // exactly once.
 func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
+	compose := func(dot wire.Dot) []byte { return c.composeWrite([]byte(name), value, dot) }
+	c.durableWrite(name, compose, done)
+}
+
+// durableWrite is operatorWrite for a record that compose renders when its turn has come.
+func (c *Cell) durableWrite(name string, compose func(wire.Dot) []byte, done func(error)) {
 	if c.persist.snapshotWanted && len(c.writes.held) < writesPendingMax {
-		c.writes.held = append(c.writes.held, func() { c.operatorWrite(name, value, done) })
+		c.writes.held = append(c.writes.held, func() { c.durableWrite(name, compose, done) })
 		return
 	}
 	if len(c.writes.pending) >= writesPendingMax || c.writes.raising != 0 {
@@ -243,7 +249,7 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 		}
 	}
 	dot := c.nextDot()
-	record := c.composeWrite([]byte(name), value, dot)
+	record := compose(dot)
 	ticket := c.nextTicket()
 	c.writes.pending = append(c.writes.pending, pendingWrite{ticket, dot.Sequence, name, record, done})
 	c.config.Storage.AppendWrite(ticket, record)
@@ -252,12 +258,19 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 // composeWrite renders a write that supersedes everything this cell holds for the key: one record with the
 // entry, and further ones without entries where more actors have written than one record can name (F49).
 func (c *Cell) composeWrite(name, value []byte, dot wire.Dot) []byte {
-	var others []wire.Dot
+	var context []byte
 	if register, found := c.store.Get(name); found {
-		for raw := register.Context(); len(raw) > 0; raw = raw[wire.DotSize:] {
-			if seen := wire.DotAt(raw); seen.Actor != dot.Actor {
-				others = append(others, seen)
-			}
+		context = register.Context()
+	}
+	return c.composeOver(name, value, dot, context)
+}
+
+// composeOver renders a write that supersedes what the context covers, and whatever this cell wrote before.
+func (c *Cell) composeOver(name, value []byte, dot wire.Dot, context []byte) []byte {
+	var others []wire.Dot
+	for raw := context; len(raw) > 0; raw = raw[wire.DotSize:] {
+		if seen := wire.DotAt(raw); seen.Actor != dot.Actor {
+			others = append(others, seen)
 		}
 	}
 	first := append([]wire.Dot{dot}, others[:min(len(others), wire.FrameContextMax-1)]...)

@@ -26,6 +26,7 @@ type client struct {
 	broken  bool       // nobody takes them any more
 	busy    bool       // a request is being read or executed, or a reply written
 	idle    time.Time  // since when not busy
+	streams streams
 }
 
 func newClient(s *Server, connection *net.UnixConn, who credentials, may level) *client {
@@ -38,7 +39,7 @@ func newClient(s *Server, connection *net.UnixConn, who credentials, may level) 
 func (c *client) idleSince() time.Time {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if c.busy || c.waiting > 0 {
+	if c.busy || c.waiting > 0 || len(c.streams.open) > 0 {
 		return time.Time{}
 	}
 	return c.idle
@@ -54,11 +55,20 @@ func (c *client) setBusy(busy bool) {
 // read is the goroutine that takes requests. When it ends, the replies that are queued still go out.
 func (c *client) read() {
 	defer c.finish()
+	defer c.cancelStreams()
 	for {
 		code, payload, err := c.next()
 		if err != nil {
 			c.explain(err)
 			return
+		}
+		if isStream(uds.Code(code)) {
+			ok := c.stream(uds.Code(code), payload)
+			c.setBusy(false)
+			if !ok {
+				return
+			}
+			continue
 		}
 		response := c.server.execute(&c.who, c.may, uds.Code(code), payload)
 		ok := c.queue(frame(response))
@@ -142,22 +152,28 @@ func (c *client) finish() {
 	c.ready.Signal()
 }
 
-// write is the goroutine that sends replies. It closes the connection when the last one is out.
+// write is the goroutine that sends replies and what streams bring. It closes the connection when the last
+// reply is out.
 func (c *client) write() {
 	defer c.server.remove(c)
 	defer c.connection.Close()
 	for {
-		reply, ok := c.take()
+		reply, streamed, ok := c.take()
 		if !ok {
 			return
 		}
-		_ = c.connection.SetWriteDeadline(time.Now().Add(c.server.options.requestTimeout))
+		// A client may look at a stream as slowly as it likes: the stream waits. Replies it must take.
+		deadline := time.Time{}
+		if !streamed {
+			deadline = time.Now().Add(c.server.options.requestTimeout)
+		}
+		_ = c.connection.SetWriteDeadline(deadline)
 		_, err := c.connection.Write(reply)
-		c.mutex.Lock()
-		c.broken = c.broken || err != nil
-		c.waiting -= len(reply)
-		c.mutex.Unlock()
+		if c.written(reply, streamed, err) {
+			c.resumeStreams()
+		}
 		if err != nil {
+			c.cancelStreams()
 			var timeout net.Error
 			if errors.As(err, &timeout) && timeout.Timeout() {
 				c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read its reply: disconnected",
@@ -168,17 +184,38 @@ func (c *client) write() {
 	}
 }
 
-// take waits for a reply to write.
-func (c *client) take() ([]byte, bool) {
+// written accounts for what was sent and reports whether streams may go on that had no room.
+func (c *client) written(reply []byte, streamed bool, err error) (resume bool) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	for len(c.output) == 0 && !c.ended && !c.broken {
+	c.broken = c.broken || err != nil
+	if !streamed {
+		c.waiting -= len(reply)
+		return false
+	}
+	c.streams.spare = reply[:0]
+	resume, c.streams.blocked = c.streams.blocked, false
+	return resume
+}
+
+// take waits for something to write: a reply, or all frames of streams that have gathered.
+func (c *client) take() (data []byte, streamed, ok bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for len(c.output) == 0 && len(c.streams.buffer) == 0 && !c.ended && !c.broken {
 		c.ready.Wait()
 	}
-	if len(c.output) == 0 || c.broken {
-		return nil, false
+	switch {
+	case c.broken:
+		return nil, false, false
+	case len(c.output) > 0:
+		data = c.output[0]
+		c.output = c.output[1:]
+		return data, false, true
+	case len(c.streams.buffer) > 0 && !c.ended:
+		data = c.streams.buffer
+		c.streams.buffer = c.streams.spare
+		return data, true, true
 	}
-	reply := c.output[0]
-	c.output = c.output[1:]
-	return reply, true
+	return nil, false, false
 }

@@ -123,6 +123,7 @@ var levels = map[uds.Code]level{
 	uds.CodeExplain: levelRead,
 	uds.CodeDoor:    levelWrite,
 
+	uds.CodeWasmInvoke:  levelWrite,
 	uds.CodeDrain:       levelWrite,
 	uds.CodeEnvironment: levelWrite,
 }

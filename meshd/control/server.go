@@ -35,15 +35,17 @@ type Response struct {
 	Text    string
 }
 
-// Handle executes a request. It is called from a client's goroutine and may block; the context ends
+// Handler executes a request. It is called from a client's goroutine and may block; the context ends
 // when the server closes.
-type Handle func(ctx context.Context, request Request) Response
+type Handler func(ctx context.Context, request Request) Response
 
 // Options of Listen.
 type Options struct {
 	// Path of the socket. Its directory is created with mode 0750 if missing.
 	Path   string
-	Handle Handle
+	Handle Handler
+	// OpenStream starts a stream for a client and returns at once. nil: this daemon has no streams.
+	OpenStream func(open uds.StreamOpen, uid uint32, sink Sink) Handle
 	// Log takes one line for people: each change, and each client that was turned away.
 	Log func(line string)
 	// UID of the daemon, who may do everything.
@@ -61,7 +63,7 @@ type Options struct {
 }
 
 // DefaultOptions are those of this host: the user of this process, groups colloid and colloid-admin.
-func DefaultOptions(path string, handle Handle) Options {
+func DefaultOptions(path string, handle Handler) Options {
 	return Options{
 		Path: path, Handle: handle, UID: uint32(os.Geteuid()),
 		ReadGroup: LookupGroup(uds.GroupRead), WriteGroup: LookupGroup(uds.GroupWrite),
@@ -301,7 +303,7 @@ func (s *Server) execute(who *credentials, may level, code uds.Code, payload []b
 			return failure(uds.ErrorInvalid, err.Error())
 		}
 	}
-	if need == levelWrite {
+	if need == levelWrite && code != uds.CodeWasmInvoke { // which changes no configuration, and comes often
 		s.options.Log(fmt.Sprintf("control: uid %d (pid %d): %s", who.uid, who.pid, describe(code, payload)))
 	}
 	return s.options.Handle(s.context, request)

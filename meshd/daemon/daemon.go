@@ -24,6 +24,7 @@ import (
 	"colloid.net/meshd/control"
 	"colloid.net/meshd/join"
 	"colloid.net/meshd/reactor"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
@@ -71,6 +72,7 @@ type Daemon struct {
 	started bool // the cell has had its Start
 	inbox   inbox
 	helper  helper
+	workers workers
 	log     *logger
 	failure atomic.Pointer[error]
 	// Where other cells reach this one.
@@ -92,6 +94,9 @@ func Run(ctx context.Context, options Options) error {
 // Open takes the state directory, binds the socket and builds the cell. The caller must call Run.
 func Open(options Options) (*Daemon, error) {
 	d := &Daemon{options: options, log: newLogger(options.Quiet), stopped: make(chan struct{})}
+	d.workers = workers{
+		daemon: d, byInstance: map[reconcile.InstanceID]*worker{}, accounts: map[string]*account{},
+	}
 	if err := d.open(); err != nil {
 		return nil, err
 	}
@@ -204,6 +209,7 @@ func (d *Daemon) open() (err error) {
 		d.log.printf("%s", note)
 	}
 	serve := control.DefaultOptions(d.options.Socket, d.handle)
+	serve.OpenStream = d.openStream
 	serve.Log = func(line string) { d.log.printf("%s", line) }
 	serve.Trouble = d.socketTrouble
 	d.control, err = control.Listen(serve)
@@ -249,12 +255,13 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
 		Network: network{d.reactor}, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
-		Observe: d.options.Observe,
+		Observe: d.options.Observe, Metrics: d.workers.metrics,
 	}, nil
 }
 
 func (d *Daemon) close() {
 	d.helper.detach(d)
+	d.workers.close()
 	if d.control != nil {
 		d.control.Close()
 	}
@@ -276,6 +283,9 @@ func (d *Daemon) stored(ticket uint64, err error) {
 
 // handle carries one request of the command socket to the cell and waits for its answer.
 func (d *Daemon) handle(ctx context.Context, request control.Request) control.Response {
+	if request.Code == uds.CodeWasmInvoke {
+		return d.workers.invoke(ctx, request.Payload)
+	}
 	answer := make(chan cell.Response, 1)
 	translated := cell.Request{
 		Code: request.Code, Payload: request.Payload, Addresses: request.Addresses, Merge: request.Merge,

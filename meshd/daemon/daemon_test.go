@@ -21,7 +21,7 @@ import (
 
 // running is a daemon of this process with a real socket and a real directory.
 type running struct {
-	t       *testing.T
+	t       testing.TB
 	options Options
 	daemon  *Daemon
 	cancel  context.CancelFunc
@@ -29,7 +29,15 @@ type running struct {
 }
 
 // launch starts a daemon on a free loopback port.
-func launch(t *testing.T, driver string) *running {
+func launch(t testing.TB, driver string) *running {
+	t.Helper()
+	return launchWith(t, driver, reactor.Options{
+		QueueEntries: 256, ReceiveBuffers: 128, SendQueue: 64, ReceiveBuffer: 1 << 20,
+	})
+}
+
+// launchWith is launch with a reactor of chosen sizes.
+func launchWith(t testing.TB, driver string, sizes reactor.Options) *running {
 	t.Helper()
 	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -41,7 +49,7 @@ func launch(t *testing.T, driver string) *running {
 	r := &running{t: t, options: Options{
 		Directory: filepath.Join(directory, "state"), Socket: filepath.Join(directory, "s", "colloid.sock"),
 		Bind: address, Driver: driver, Software: "test", SupplyFD: -1, Quiet: true,
-		Reactor: reactor.Options{QueueEntries: 256, ReceiveBuffers: 128, SendQueue: 64, ReceiveBuffer: 1 << 20},
+		Reactor: sizes,
 	}}
 	r.start()
 	t.Cleanup(r.stop)
@@ -89,7 +97,7 @@ func (r *running) inspect(f func(c *cell.Cell)) {
 	}
 }
 
-func eventually(t *testing.T, what string, done func() bool) {
+func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -23,6 +23,8 @@ type helper struct {
 	buffer   []byte
 	address  []byte
 	cellID   uint64
+	// descriptors are those that runnerd passes beside the rings; they live as long as the link.
+	descriptors *ring.Descriptors
 }
 
 // helperEventsPerWake bounds the records handled before the reactor looks at its socket again.
@@ -69,9 +71,12 @@ func (h *helper) attach(d *Daemon, link *ring.Link) {
 		link.Close()
 		return
 	}
-	h.link, h.sequence = link, 0
+	descriptors := &ring.Descriptors{}
+	h.link, h.sequence, h.descriptors = link, 0, descriptors
 	go func() {
-		link.WaitHangup()
+		if err := receiveDescriptors(link, descriptors); err != io.EOF {
+			d.log.printf("runnerd: connection ended: %v", err)
+		}
 		d.inbox.post(func() {
 			if h.link == link {
 				h.detach(d)
@@ -81,12 +86,26 @@ func (h *helper) attach(d *Daemon, link *ring.Link) {
 	h.drain(d, link)
 }
 
+// receiveDescriptors takes what runnerd passes until the link ends, and says why it did.
+func receiveDescriptors(link *ring.Link, descriptors *ring.Descriptors) error {
+	for {
+		tag, file, err := link.ReceiveDescriptor()
+		if err == nil {
+			err = descriptors.Put(tag, file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 func (h *helper) detach(d *Daemon) {
 	if h.link == nil {
 		return
 	}
 	d.reactor.Unwatch(h.link.Notify())
 	h.link.Close()
+	h.descriptors.Close()
 	h.link = nil
 	d.cell.HelperGone(d.reactor.Now())
 }
@@ -137,8 +156,12 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 			return err
 		}
 		d.cell.HelperInstance(now, actual)
+		d.workers.observe(&actual)
 	case *message.Event_Listing:
 		d.cell.HelperListing(now)
+		d.workers.reattach()
+	case *message.Event_Attached:
+		d.workers.attached(body.Attached)
 	}
 	return nil
 }
@@ -199,7 +222,7 @@ func (h *helper) Do(action reconcile.Action) bool {
 	id := &message.InstanceID{
 		KeyHash: action.ID.KeyHash, Slot: uint32(action.ID.Slot), Digest: action.ID.Digest,
 	}
-	command := &message.Command{Sequence: h.sequence + 1}
+	command := &message.Command{}
 	switch action.Kind {
 	case reconcile.Start:
 		start := &message.Start{Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID}
@@ -219,9 +242,15 @@ func (h *helper) Do(action reconcile.Action) bool {
 	default:
 		panic(fmt.Sprintf("daemon: unknown action %d", action.Kind))
 	}
+	return h.command(command)
+}
+
+// command sends one command; false means "not now". There must be a link.
+func (h *helper) command(command *message.Command) bool {
+	command.Sequence = h.sequence + 1
 	record, err := proto.Marshal(command)
 	if err != nil || len(record) > ring.RecordMax {
-		panic(fmt.Sprintf("daemon: command for %s does not fit a record: %v", action.Key, err))
+		panic(fmt.Sprintf("daemon: a command of %d bytes does not fit a record: %v", len(record), err))
 	}
 	if !h.link.Send(record) {
 		return false

@@ -13,8 +13,8 @@ const (
 	controlHeader = unix.SizeofCmsghdr
 	packetInfo4   = 12 // interface index 4, local address 4, header address 4
 	packetInfo6   = 20 // address 16, interface index 4
-	// sendControlSize holds one packet info of either family.
-	sendControlSize = controlHeader + 24
+	// sendControlSize holds one packet info of either family and a segment size.
+	sendControlSize = controlHeader + 24 + controlHeader + 8
 	// receiveControlSize holds packet info and drop counter with room to spare.
 	receiveControlSize = 96
 )
@@ -68,6 +68,14 @@ func putControl(dst []byte, family int, local netip.Addr) int {
 	raw := local.Unmap().As4()
 	copy(dst[controlHeader+4:], raw[:])
 	return unix.CmsgSpace(packetInfo4)
+}
+
+// putSegment writes the size at which the kernel cuts a run into datagrams, and returns its own size.
+func putSegment(dst []byte, size int) int {
+	clear(dst[:controlHeader+8])
+	putControlHeader(dst, 2, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
+	binary.NativeEndian.PutUint16(dst[controlHeader:], uint16(size))
+	return controlHeader + 8
 }
 
 func putControlHeader(dst []byte, size, level, kind int) {

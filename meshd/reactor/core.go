@@ -57,8 +57,12 @@ func newCore(options Options) (*core, error) {
 		unix.Close(s.fd)
 		return nil, err
 	}
-	if c.outbox, err = newOutbox(s.family, options.SendQueue); err == nil && s.wildcard {
-		c.routes, err = newRouteTable()
+	if c.outbox, err = newOutbox(s.family, options.SendQueue); err == nil {
+		// Kernels before 4.18 would send a run as one large datagram: only those that know the option get any.
+		c.outbox.segments = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) == nil
+		if s.wildcard {
+			c.routes, err = newRouteTable()
+		}
 	}
 	if err != nil {
 		c.free()
@@ -201,14 +205,39 @@ func (c *core) source(to netip.AddrPort) netip.Addr {
 	return local
 }
 
-// enqueue puts a datagram into the outbox, which must have room.
+// enqueue puts a datagram into the outbox, which must have room. It reports whether there is one more
+// header to be sent.
 func (c *core) enqueue(local netip.Addr, to netip.AddrPort, datagram []byte) bool {
-	if !c.outbox.put(local, to, datagram) {
+	fresh, ok := c.outbox.put(local, to, datagram)
+	if !ok {
 		c.counters.sendInvalid.Add(1)
 		return false
 	}
 	c.counters.sent.Add(1)
 	c.counters.sentBytes.Add(uint64(len(datagram)))
+	return fresh
+}
+
+// singly takes a run of several datagrams that the kernel refused, queues them again one by one, and reports
+// whether it did. Where the kernel cannot cut runs, because a path is too narrow or a device too simple, this
+// socket sends none any more; then SendFailed hears which datagram is wrong (F30). The run's slots must not
+// have been filled again.
+func (c *core) singly(run int, reason unix.Errno, send func(to netip.AddrPort, datagram []byte)) bool {
+	switch reason {
+	case unix.EINVAL, unix.EIO, unix.EMSGSIZE, unix.EOPNOTSUPP:
+	default:
+		return false // there is no room: more of the same would not help
+	}
+	o := c.outbox
+	count, first := int(o.headers[run].header.Iovlen), int(o.first[run])
+	if count == 1 {
+		return false
+	}
+	o.segments = false
+	to := o.destination(run)
+	for i := first; i < first+count; i++ { // what send fills lies before what is read, or is the same
+		send(to, o.slots[i].payload[:o.vectors[i].Len])
+	}
 	return true
 }
 

@@ -1,6 +1,7 @@
 package reactor
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -282,4 +284,52 @@ func narrowLoopback() error {
 	}
 	request.SetUint32(1100)
 	return unix.IoctlIfreq(fd, unix.SIOCSIFMTU, request)
+}
+
+// Datagrams that go the same way travel in runs, and arrive one by one as they were sent: long and short ones,
+// to two destinations, more than one run takes (F129).
+func TestF129_RunsArriveAsDatagrams(t *testing.T) {
+	onBothDrivers(t, func(t *testing.T, driver string) {
+		bind := netip.MustParseAddrPort("127.0.0.1:0")
+		options := small(driver, bind)
+		options.SendQueue, options.QueueEntries, options.ReceiveBuffers = 512, 1024, 1024
+		r, other := open(t, options), open(t, options)
+		var want []int
+		for i := range 150 {
+			want = append(want, 1200-200*(i/70))
+			if i%40 == 39 {
+				want = append(want, 700+i)
+			}
+		}
+		got := make(chan []byte, 2*len(want))
+		take := func(_ netip.AddrPort, _ netip.Addr, d []byte) { got <- bytes.Clone(d) }
+		run(t, other, &script{datagram: take})
+		run(t, r, &script{datagram: take, wake: func() {
+			for i, size := range want {
+				d := bytes.Repeat([]byte{byte(i)}, size)
+				if r.Send(other.LocalAddress(), d); i%50 == 0 {
+					r.Send(r.LocalAddress(), d)
+				}
+			}
+		}})
+		r.Wake()
+		counts := map[int]int{}
+		for range len(want) + (len(want)+49)/50 {
+			select {
+			case d := <-got:
+				i := int(d[0])
+				counts[i]++
+				if len(d) != want[i] || !bytes.Equal(d, bytes.Repeat(d[:1], len(d))) {
+					t.Fatalf("datagram %d has %d bytes, was sent with %d", i, len(d), want[i])
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("%d different ones arrived of %d: %+v", len(counts), len(want), r.Counters())
+			}
+		}
+		for i := range want {
+			if n := counts[i]; n != 1 && !(n == 2 && i%50 == 0) {
+				t.Errorf("datagram %d came %d times", i, n)
+			}
+		}
+	})
 }

@@ -286,7 +286,7 @@ func (e *epoller) SendFrom(local netip.Addr, to netip.AddrPort, datagram []byte)
 // flush sends the outbox. The kernel stops at the first datagram it refuses; that one is dropped.
 // The observer hears of it when the outbox is free again, because it may want to send.
 func (e *epoller) flush() {
-	total := e.outbox.used
+	total := e.outbox.runs
 	var refused [refusedMax]refusal
 	count := 0
 	for next := 0; next < total; {
@@ -295,7 +295,7 @@ func (e *epoller) flush() {
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
-			refused[count%refusedMax] = refusal{e.outbox.destination(next), errno}
+			refused[count%refusedMax] = refusal{e.outbox.destination(next), next, errno}
 			count++
 			next++
 		default:
@@ -303,18 +303,27 @@ func (e *epoller) flush() {
 		}
 	}
 	e.outbox.reset()
+	again := false
 	for i := range count {
-		if i < refusedMax {
+		switch {
+		case i == 0 && e.singly(refused[0].run, refused[0].reason, e.Send):
+			again = true
+			// What it queues takes the places of the runs behind: those are dropped, as a network would.
+		case i < refusedMax:
 			e.sendFailed(refused[i].to, refused[i].reason)
-		} else {
+		default:
 			e.sendFailed(netip.AddrPort{}, refused[i%refusedMax].reason)
 		}
+	}
+	if again { // singly queues nothing a second time
+		e.flush()
 	}
 }
 
 // refusal is a datagram the kernel did not take.
 type refusal struct {
 	to     netip.AddrPort
+	run    int
 	reason unix.Errno
 }
 

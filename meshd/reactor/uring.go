@@ -36,7 +36,7 @@ const (
 	kindWake
 	kindTimer
 	kindWatch // index in the low byte, generation above it
-	kindSend  // slot of the outbox in the low bits
+	kindSend  // run of the outbox in the low bits
 	kindMask  = uint64(0xff) << 56
 )
 
@@ -145,6 +145,7 @@ func (u *uring) loop() error {
 // enter submits everything and frees the outbox. Sends carry MSG_DONTWAIT, so they are finished,
 // one way or the other, when the kernel has taken them; their slots can be used again at once.
 func (u *uring) enter(wait bool) error {
+	u.outbox.close()
 	errno := u.ring.enter(wait)
 	switch errno {
 	case 0, unix.EINTR:
@@ -192,10 +193,22 @@ func (u *uring) complete(c completion) error {
 		u.watchReady(int(c.userData&0xff), uint32(c.userData>>8))
 	case kindSend:
 		if c.result < 0 {
-			u.sendFailed(u.outbox.destinationOf(c.userData&^kindMask), unix.Errno(-c.result))
+			u.sendRefused(c.userData&^kindMask, unix.Errno(-c.result))
 		}
 	}
 	return nil
+}
+
+// sendRefused finds out what was refused, if its place has not been used again.
+func (u *uring) sendRefused(ticket uint64, reason unix.Errno) {
+	var to netip.AddrPort
+	if run := u.outbox.runOf(ticket); run >= 0 {
+		to = u.outbox.destination(run)
+		if u.singly(run, reason, u.Send) {
+			return
+		}
+	}
+	u.sendFailed(to, reason)
 }
 
 // received handles one completion of the multishot receive.
@@ -339,15 +352,15 @@ func (u *uring) SendFrom(local netip.Addr, to netip.AddrPort, datagram []byte) {
 			return
 		}
 	}
-	slot := u.outbox.used
+	run := u.outbox.runs
 	if !u.enqueue(local, to, datagram) {
 		return
 	}
 	entry := u.ring.next()
 	entry.opcode, entry.flags, entry.fd = opSendmsg, u.skip, int32(u.socket.fd)
-	entry.address, entry.length = u.outbox.headerAddress(slot), 1
+	entry.address, entry.length = u.outbox.headerAddress(run), 1
 	entry.operation = unix.MSG_DONTWAIT
-	entry.userData = kindSend | u.outbox.ticket(slot)
+	entry.userData = kindSend | u.outbox.ticket(run)
 }
 
 // WatchEventfd implements Reactor.

@@ -125,35 +125,52 @@ func (o *Opener) Newest(id wire.CellID) uint32 {
 // error means that nothing happened: no row made, no window moved. It does not allocate for a sender
 // that has a row.
 func (o *Opener) Open(datagram []byte) (wire.Header, []byte, error) {
-	header, payload, trailer, err := o.versions.ParseHeader(datagram)
-	if err != nil {
-		return header, nil, err
-	}
-	if len(trailer) != wire.TrailerSize { // so it is for the join handshake too, see ParseHeader
+	header, payload, hop, err := o.OpenHop(datagram)
+	if err == nil && hop != header.Sender {
 		return header, nil, ErrUnsealed
 	}
+	return header, payload, err
+}
+
+// OpenHop is Open that also takes what SealHop made. hop is the cell that sealed the datagram: the
+// sender in the header, or the relay that passes on the sender's STREAM_OPEN.
+func (o *Opener) OpenHop(datagram []byte) (header wire.Header, payload []byte, hop wire.CellID, err error) {
+	header, payload, trailer, err := o.versions.ParseHeader(datagram)
+	if err != nil {
+		return header, nil, 0, err
+	}
+	hop = header.Sender
+	switch len(trailer) {
+	case wire.TrailerSize:
+	case wire.HopTrailerSize:
+		hop = wire.CellID(binary.BigEndian.Uint64(trailer[wire.TrailerSize:]))
+		if hop == header.Sender || !hop.Valid() {
+			return header, nil, 0, ErrForged
+		}
+	default: // so it is for the join handshake too, see ParseHeader
+		return header, nil, 0, ErrUnsealed
+	}
 	counter := binary.BigEndian.Uint64(trailer)
-	at, known := o.index[header.Sender]
-	if counter == 0 || known && !o.senders[at].replay.fresh(counter) ||
-		!known && counter <= o.floors[header.Sender].counter {
-		return header, nil, ErrReplayed
+	at, known := o.index[hop]
+	if counter == 0 || known && !o.senders[at].replay.fresh(counter) || !known && counter <= o.floors[hop].counter {
+		return header, nil, hop, ErrReplayed
 	}
 	if known {
 		if !o.openKnown(datagram, len(payload), counter, &o.senders[at]) {
-			return header, nil, ErrForged
+			return header, nil, 0, ErrForged
 		}
 		o.touch(at)
 	} else {
-		ciphers, which := o.openStranger(datagram, len(payload), counter, header.Sender)
+		ciphers, which := o.openStranger(datagram, len(payload), counter, hop)
 		if which < 0 {
-			return header, nil, ErrForged
+			return header, nil, 0, ErrForged
 		}
-		at = o.admit(header.Sender)
+		at = o.admit(hop)
 		row := &o.senders[at]
 		row.ciphers, row.generations, row.preferPrior = ciphers, o.generation, which == 1
 	}
 	o.senders[at].replay.mark(counter)
-	return header, payload, nil
+	return header, payload, hop, nil
 }
 
 // openKnown tries the row's key of last time first, so that an overlap of keys costs nothing but a copy.

@@ -63,10 +63,27 @@ func (s *Sealer) Counter() uint64 { return s.counter }
 // when the payload exceeds wire.SealedPayloadMax, and when 2^40 datagrams have been sent in one run:
 // the next run has a new incarnation.
 func (s *Sealer) Seal(datagram []byte) []byte {
+	if len(datagram) >= wire.HeaderSize && wire.CellID(binary.BigEndian.Uint64(datagram[4:])) != s.self {
+		panic(fmt.Sprintf("seal: cell %s cannot seal the datagram of another", s.self))
+	}
+	return s.seal(datagram, wire.TrailerSize)
+}
+
+// SealHop is Seal for a STREAM_OPEN that this cell passes on: the header names the originator, and
+// this cell's id goes behind the trailer, so that the next hop knows whose key and counter it is
+// (F149, F150).
+func (s *Sealer) SealHop(datagram []byte) []byte {
+	if len(datagram) < wire.HeaderSize || wire.Type(datagram[1]) != wire.TypeStreamOpen ||
+		wire.CellID(binary.BigEndian.Uint64(datagram[4:])) == s.self {
+		panic(fmt.Sprintf("seal: cell %s passes on what is not another cell's STREAM_OPEN", s.self))
+	}
+	return binary.BigEndian.AppendUint64(s.seal(datagram, wire.HopTrailerSize), uint64(s.self))
+}
+
+func (s *Sealer) seal(datagram []byte, trailerSize int) []byte {
 	size := len(datagram)
-	if size < wire.HeaderSize || size > wire.HeaderSize+wire.SealedPayloadMax ||
-		int(binary.BigEndian.Uint16(datagram[2:])) != size-wire.HeaderSize ||
-		wire.CellID(binary.BigEndian.Uint64(datagram[4:])) != s.self {
+	if size < wire.HeaderSize || size > wire.DatagramMax-wire.RelayHeadSize-trailerSize ||
+		int(binary.BigEndian.Uint16(datagram[2:])) != size-wire.HeaderSize {
 		panic(fmt.Sprintf("seal: cell %s cannot seal a datagram of %d bytes with this header", s.self, size))
 	}
 	if s.counter == s.last {

@@ -112,9 +112,9 @@ func TestF75_UpdateInAPartition(t *testing.T) {
 	}
 }
 
-// The rollback needs no leader and no particular cell: it happens in bad weather, when the cell that noticed dies at
+// F84: the way back to the last good digest needs no leader and no particular cell: it happens in bad weather, when the cell that noticed dies at
 // once, and when several notice. The operator's key stays what was written and is in no conflict.
-func TestRollbackNeedsNobody(t *testing.T) {
+func TestF84_RollbackNeedsNobody(t *testing.T) {
 	for _, seed := range seeds(5) {
 		w := form(t, Options{Seed: seed, Cells: 5})
 		w.AddChecker(checkSamePlan())
@@ -442,5 +442,57 @@ func TestF83_MergeTakesEnvironmentsAlong(t *testing.T) {
 	until(t, w, 3*time.Minute, "3 replicas", func() bool { return readyNow(w, "") == 3 && running(w) == 3 })
 	if got["carried"] < 2 {
 		t.Errorf("%v", got)
+	}
+}
+
+// Updates that work, crash and hang, drains and their ends, in any order, among partitions, deaths and bad weather:
+// every rule holds, and afterwards a version that works gets everywhere.
+func TestSim_LifeCycleUnderFaults(t *testing.T) {
+	for _, seed := range seeds(8) {
+		w := form(t, Options{Seed: seed, Cells: 5})
+		for _, c := range append(Checkers(), newOracle(w).checker()) {
+			w.AddChecker(c)
+		}
+		run(t, w, 15*time.Second)
+		g := generator{random: w.random, cells: 5, duration: 10 * time.Minute,
+			verbs: []Verb{Weather, Partition, Cut, Crash, Kill, Pause, Runnerd, Exit, Delete, Resolve},
+			keys:  []string{"spread.a", "spread.b"}}
+		images := []string{"/bin/a", "/bin/b", "/bin/c", imageCrashes, imageHangs}
+		for range 40 {
+			f := g.fault()
+			if pick := w.random.IntN(10); pick < 5 {
+				f = Fault{Verb: Write, Node: w.random.IntN(5), Key: g.keys[w.random.IntN(2)], Replicas: 1 + w.random.IntN(4),
+					Image: images[w.random.IntN(len(images))], Rollback: w.random.IntN(4) > 0}
+			} else if pick < 7 {
+				node := w.random.IntN(5)
+				f = Fault{Verb: []Verb{Drain, Uncordon}[w.random.IntN(2)], Node: node, Other: (node + 1 + w.random.IntN(4)) % 5}
+			}
+			w.Apply(f)
+			run(t, w, time.Duration(1+w.random.IntN(40))*time.Second)
+		}
+		w.repair()
+		if !w.wait(stateWithin, "CONV-2", func() bool { return w.Formed() && w.sameState() }) {
+			t.Fatal(w.Failure)
+		}
+		for _, n := range w.Nodes() { // also where two operators disagreed
+			w.Apply(Fault{Verb: Uncordon, Node: 0, Other: n.Index})
+			n.Drain(n, false)
+			run(t, w, time.Second)
+		}
+		for _, key := range g.keys {
+			w.Node(0).Set(key, RolloutSpec(3, "/bin/final", workload.Update{AutoRollback: true}), uds.ExpectAny, nil)
+		}
+		if !w.wait(workloadsWithin, "EXEC-1", func() bool { return w.placed() == nil && w.sameState() }) {
+			t.Fatal(w.Failure)
+		}
+		run(t, w, time.Minute)
+		for _, key := range g.keys {
+			if got := w.Node(1).Workload(key); got.State != "ok" || !got.Good {
+				t.Fatalf("seed %d: %+v", seed, got)
+			}
+		}
+		if err := w.CheckCalm(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

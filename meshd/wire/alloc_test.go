@@ -121,7 +121,7 @@ func streamMessages(check func(bool, error)) map[string]func() {
 			check(len(chunk.Data) == len(data), err)
 		},
 		"close and ack": func() {
-			end, err := ParseStreamClose(AppendStreamClose(buffer, StreamClose{1, true, 1}))
+			end, err := ParseStreamClose(AppendStreamClose(buffer, StreamClose{Stream: 1, Reset: true, Reason: 1}))
 			check(end.Reset, err)
 			ack, err := ParseStreamAck(AppendStreamAck(buffer, StreamAck{1, 1, 1, 1, nil}))
 			check(ack.Credit == 1, err)

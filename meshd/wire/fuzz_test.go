@@ -175,7 +175,7 @@ func FuzzAntiEntropy(f *testing.F) {
 func FuzzStreamAndPunch(f *testing.F) {
 	f.Add(uint8(0), AppendStreamOpen(nil, StreamOpen{1, actorA, 2, []byte("a"), []byte{1, 0}}))
 	f.Add(uint8(1), AppendStreamData(nil, StreamData{1, 2, []byte("a")}))
-	f.Add(uint8(2), AppendStreamClose(nil, StreamClose{1, true, 2}))
+	f.Add(uint8(2), AppendStreamClose(nil, StreamClose{Stream: 1, Reset: true, Reason: 2}))
 	f.Add(uint8(3), AppendStreamAck(nil, StreamAck{1, 2, 3, 4, nil}))
 	f.Add(uint8(4), AppendRelayOffer(nil, RelayOffer{1, actorA, actorB}))
 	f.Add(uint8(5), AppendVolumeRequest(nil, VolumeRequest{1, 2}))

@@ -55,8 +55,8 @@ func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err e
 }
 
 // ParseHeader splits a datagram into header, payload and trailer (specification 3.3). The trailer is
-// empty on an open wire and in the join handshake, else TrailerSize bytes; anything else is an
-// error. With ErrVersion and ErrType the header is filled, so that the caller can count by version and by
+// empty on an open wire and in the join handshake, else TrailerSize bytes, of a STREAM_OPEN also
+// HopTrailerSize; anything else is an error. With ErrVersion and ErrType the header is filled, so that the caller can count by version and by
 // type (F26). The join handshake is the same in all versions; there the version is the greatest that the
 // sender speaks.
 func (v Versions) ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err error) {
@@ -84,7 +84,8 @@ func (v Versions) ParseHeader(datagram []byte) (header Header, payload, trailer 
 		return header, nil, nil, ErrLength
 	}
 	trailer = datagram[end:]
-	if len(trailer) != 0 && (len(trailer) != TrailerSize || header.Type.Joining()) {
+	hop := len(trailer) == HopTrailerSize && header.Type == TypeStreamOpen
+	if len(trailer) != 0 && !hop && (len(trailer) != TrailerSize || header.Type.Joining()) {
 		return header, nil, nil, ErrTrailer
 	}
 	if !header.Sender.Valid() {

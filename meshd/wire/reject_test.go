@@ -326,6 +326,7 @@ func TestF152_StreamRejects(t *testing.T) {
 	parseAck := func(b []byte) error { _, err := ParseStreamAck(b); return err }
 	ack := AppendStreamAck(nil, StreamAck{Stream: 1})
 	data := AppendStreamData(nil, StreamData{1, 1, []byte("x")})
+	fin := AppendStreamClose(nil, StreamClose{Stream: 1, Sequence: 9})
 	for _, test := range []struct {
 		name    string
 		parse   func([]byte) error
@@ -345,6 +346,11 @@ func TestF152_StreamRejects(t *testing.T) {
 		{"data, length too large", parseData, change(data, set(9, 2)), ErrLength},
 		{"close, neither FIN nor RST", parseClose, []byte{0, 0, 0, 1, 0}, ErrStream},
 		{"close, both", parseClose, []byte{0, 0, 0, 1, 3}, ErrStream},
+		{"close, FIN", parseClose, fin, nil},
+		{"close, FIN without tag", parseClose, fin[:9], ErrLength},
+		{"close, FIN with sequence 0", parseClose, change(fin, set(8, 0)), ErrStream},
+		{"close, RST with a tag", parseClose, change(fin, set(4, 2)), ErrLength},
+		{"close, FIN of the size of a RST", parseClose, []byte{0, 0, 0, 1, 1}, ErrLength},
 		{"close, old form", parseClose, []byte{0, 0, 0, 1}, ErrLength},
 		{"ack", parseAck, ack, nil},
 		{"ack, one byte of extension", parseAck, change(ack, more), ErrExtension},
@@ -412,7 +418,7 @@ func TestAppendersPanicOnWhatNobodyAccepts(t *testing.T) {
 		"hashes missing":          func() { AppendMerkleResp(nil, MerkleRange{0, 0, 1}, nil) },
 		"too many contacts":       func() { AppendNodes(nil, make([]Contact, 43)) },
 		"chunk too long":          func() { AppendStreamData(nil, StreamData{1, 1, make([]byte, 1175)}) },
-		"reason too large":        func() { AppendStreamClose(nil, StreamClose{1, true, 64}) },
+		"reason too large":        func() { AppendStreamClose(nil, StreamClose{Stream: 1, Reset: true, Reason: 64}) },
 		"value too long":          func() { AppendEntry(nil, Dot{1, 1}, make([]byte, 513)) },
 	} {
 		func() {

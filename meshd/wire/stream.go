@@ -11,13 +11,16 @@ const (
 	StreamExec    StreamType = 2
 	StreamMetrics StreamType = 3
 	StreamVolume  StreamType = 4
+	StreamInvoke  StreamType = 5 // a call of a Wasm function on a cell that has an instance (F144)
+	StreamCopy    StreamType = 6 // files in and out of an instance
 )
 
 // Sizes of the stream messages. StreamDataMax is the payload of one chunk beside an authentication
 // trailer.
 const (
 	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1140
-	StreamCloseSize    = 5
+	StreamResetSize    = 5                                     // STREAM_CLOSE with RST
+	StreamFinSize      = 25                                    // STREAM_CLOSE with FIN
 	RelayOfferSize     = 20
 	VolumeRequestSize  = 16
 	streamOpenHeadSize = 14
@@ -29,6 +32,11 @@ const (
 const (
 	ExtensionHops uint8 = 1 // 1 byte: hops so far, refused above 8 (F150)
 	ExtensionKey  uint8 = 2 // 32 bytes: X25519 key of the end-to-end encryption (F17)
+	// ExtensionGrant carries an operator's grant for exec, see package ipc/grant (F137).
+	ExtensionGrant uint8 = 3
+	// ExtensionSelective of STREAM_ACK goes on where Selective ends: bit i of byte j says that
+	// Sequence+66+8*j+i has arrived (F151).
+	ExtensionSelective uint8 = 4
 )
 
 // NextExtension takes the first extension (tag 1, length 1, bytes) off raw; ok is false when raw is
@@ -154,15 +162,21 @@ func ParseStreamData(payload []byte) (StreamData, error) {
 
 // StreamClose is the payload of STREAM_CLOSE and VOL_REPL_DONE: an orderly end of this direction, or
 // with Reset the end of the stream at once (F152). On the wire byte 4 is FIN (bit 0) or RST (bit 1)
-// and the reason in bits 2 to 7.
+// and the reason in bits 2 to 7. A FIN goes on with the sequence number that it occupies and a tag with
+// which the two ends know that no relay has made it up; a RST has neither.
 type StreamClose struct {
-	Stream uint32
-	Reset  bool
-	Reason uint8 // 0..StreamReasonMax
+	Stream   uint32
+	Reset    bool
+	Reason   uint8 // 0..StreamReasonMax
+	Sequence uint32
+	Tag      [StreamTagSize]byte
 }
 
 // StreamReasonMax is the greatest reason that fits.
 const StreamReasonMax = 63
+
+// StreamTagSize is the size of the tag of the end-to-end encryption (F17).
+const StreamTagSize = 16
 
 const (
 	streamFin = 1
@@ -171,26 +185,42 @@ const (
 
 // AppendStreamClose appends the payload of STREAM_CLOSE or VOL_REPL_DONE.
 func AppendStreamClose(dst []byte, s StreamClose) []byte {
-	if s.Reason > StreamReasonMax {
-		panic("wire: reason of a stream close above 63")
+	if s.Reason > StreamReasonMax || s.Reset != (s.Sequence == 0) {
+		panic("wire: reason of a stream close above 63, or a FIN without sequence")
 	}
-	flag := byte(streamFin)
+	dst = binary.BigEndian.AppendUint32(dst, s.Stream)
 	if s.Reset {
-		flag = streamRst
+		return append(dst, s.Reason<<2|streamRst)
 	}
-	return append(binary.BigEndian.AppendUint32(dst, s.Stream), s.Reason<<2|flag)
+	dst = append(dst, s.Reason<<2|streamFin)
+	return append(binary.BigEndian.AppendUint32(dst, s.Sequence), s.Tag[:]...)
 }
 
 // ParseStreamClose decodes the payload of STREAM_CLOSE or VOL_REPL_DONE.
 func ParseStreamClose(payload []byte) (StreamClose, error) {
-	if len(payload) != StreamCloseSize {
+	if len(payload) != StreamResetSize && len(payload) != StreamFinSize {
 		return StreamClose{}, ErrLength
 	}
-	flag := payload[4] & (streamFin | streamRst)
-	if flag != streamFin && flag != streamRst {
+	s := StreamClose{Stream: binary.BigEndian.Uint32(payload), Reason: payload[4] >> 2}
+	switch payload[4] & (streamFin | streamRst) {
+	case streamRst:
+		s.Reset = true
+		if len(payload) != StreamResetSize {
+			return StreamClose{}, ErrLength
+		}
+	case streamFin:
+		if len(payload) != StreamFinSize {
+			return StreamClose{}, ErrLength
+		}
+		s.Sequence = binary.BigEndian.Uint32(payload[5:])
+		copy(s.Tag[:], payload[9:])
+		if s.Sequence == 0 {
+			return StreamClose{}, ErrStream
+		}
+	default:
 		return StreamClose{}, ErrStream
 	}
-	return StreamClose{binary.BigEndian.Uint32(payload), flag == streamRst, payload[4] >> 2}, nil
+	return s, nil
 }
 
 // StreamAck is the payload of STREAM_ACK. Sequence 0 accepts the stream (F152).

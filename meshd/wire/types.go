@@ -17,12 +17,13 @@ import (
 
 // Limits of the protocol (specification Appendix A).
 const (
-	Version     = 0x01
-	Port        = 12421
-	HeaderSize  = 16
-	TrailerSize = 24   // counter 8, AEAD tag 16 (F12)
-	DatagramMax = 1200 // RES-2
-	PayloadMax  = DatagramMax - HeaderSize
+	Version        = 0x01
+	Port           = 12421
+	HeaderSize     = 16
+	TrailerSize    = 24   // counter 8, AEAD tag 16 (F12)
+	HopTrailerSize = 32   // of a STREAM_OPEN that a relay passes on: the relay's id behind (F149, F150)
+	DatagramMax    = 1200 // RES-2
+	PayloadMax     = DatagramMax - HeaderSize
 	// SealedPayloadMax leaves room for the head that a relay needs in front (F36).
 	SealedPayloadMax = PayloadMax - TrailerSize - RelayHeadSize
 	ValueMax         = 512

@@ -149,10 +149,7 @@ func (c *Client) Ensure(ctx context.Context, reference string, digest [32]byte, 
 	if _, config, err := c.find(ctx, digest); !errors.Is(err, store.ErrAbsent) {
 		return config, err
 	}
-	err := c.share(ctx, digest, progress, func(ctx context.Context, p *pull) error {
-		if err := c.jitter(ctx); err != nil {
-			return err
-		}
+	err := c.share(ctx, digest, progress, c.jitter, func(ctx context.Context, p *pull) error {
 		return c.pullImage(ctx, reference, digest, p.report)
 	})
 	if err != nil {

@@ -34,12 +34,14 @@ func (c *Client) Module(ctx context.Context, reference string, digest [32]byte) 
 	if file, err := c.openModule(digest); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
-	err := c.share(ctx, digest, nil, func(ctx context.Context, _ *pull) error {
-		if path, local := strings.CutPrefix(reference, "file://"); local {
+	path, local := strings.CutPrefix(reference, "file://")
+	pause := c.jitter
+	if local {
+		pause = nil
+	}
+	err := c.share(ctx, digest, nil, pause, func(ctx context.Context, _ *pull) error {
+		if local {
 			return c.copyModule(path, digest)
-		}
-		if err := c.jitter(ctx); err != nil {
-			return err
 		}
 		return c.fetchModule(ctx, reference, digest)
 	})

@@ -81,7 +81,7 @@ func (c *Client) Pull(ctx context.Context, reference string, digest Digest, prog
 	if image, _, err := c.find(ctx, digest); err == nil {
 		return image, nil
 	}
-	err := c.share(ctx, digest, progress, func(ctx context.Context, p *pull) error {
+	err := c.share(ctx, digest, progress, nil, func(ctx context.Context, p *pull) error {
 		return c.pullImage(ctx, reference, digest, p.report)
 	})
 	if err != nil {

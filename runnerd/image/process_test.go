@@ -194,7 +194,7 @@ func TestF140_KilledWhileUnpacking(t *testing.T) {
 	r := imagetest.NewRegistry(t)
 	content := map[string]string{}
 	var entries []tar.Header
-	for i := range 3000 {
+	for i := range 500 {
 		name := fmt.Sprintf("f%d", i)
 		content[name] = strings.Repeat(name, 50)
 		entries = append(entries, tar.Header{Name: name})

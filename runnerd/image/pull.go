@@ -66,11 +66,15 @@ func (p *pull) leave(id int) {
 }
 
 // share runs work once for everybody who wants the same digest at the same time.
-func (c *Client) share(ctx context.Context, digest Digest, progress func(Progress),
+// pause is what the pull waits for before it takes its place among those that run, nil for nothing.
+func (c *Client) share(ctx context.Context, digest Digest, progress func(Progress), pause func(context.Context) error,
 	work func(context.Context, *pull) error,
 ) error {
+	if pause == nil {
+		pause = func(context.Context) error { return nil }
+	}
 	for {
-		p, id, err := c.joinPull(digest, progress, work)
+		p, id, err := c.joinPull(digest, progress, pause, work)
 		if err != nil {
 			return err
 		}
@@ -88,9 +92,9 @@ func (c *Client) share(ctx context.Context, digest Digest, progress func(Progres
 	}
 }
 
-func (c *Client) joinPull(digest Digest, progress func(Progress), work func(context.Context, *pull) error) (
-	*pull, int, error,
-) {
+func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(context.Context) error,
+	work func(context.Context, *pull) error,
+) (*pull, int, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if c.closed {
@@ -111,6 +115,7 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), work func(cont
 	c.pulls[digest] = p
 	go func() {
 		defer cancel()
+		_ = pause(ctx) // an error is that ctx is over
 		select {
 		case c.slots <- struct{}{}:
 			p.err = work(ctx, p)

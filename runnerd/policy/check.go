@@ -17,6 +17,8 @@ type Permit struct {
 	User    User
 	// Health is the listed binary of an exec health check, nil without one.
 	Health *Process
+	// Module is the address of the allowed module; Process is nil then.
+	Module string
 	// Image is the reference of an allowed container, "" for a process.
 	Image string
 	// Containers is what the policy says of containers, where Image is set.
@@ -25,6 +27,9 @@ type Permit struct {
 
 // String says what is allowed, for the audit log.
 func (p Permit) String() string {
+	if p.Module != "" {
+		return "module " + p.Module
+	}
 	if p.Image != "" {
 		return "container " + p.Image
 	}
@@ -39,14 +44,19 @@ func (p *Policy) Check(spec *workload.Spec) (Permit, error) {
 		return p.checkProcess(spec)
 	case workload.RuntimeOCI:
 		return p.checkContainer(spec)
+	case workload.RuntimeWasm:
+		return p.checkWasm(spec)
 	}
-	return Permit{}, errors.New("this runnerd runs host processes and images, not modules")
+	return Permit{}, fmt.Errorf("runtime class %d is unknown to this runnerd", spec.Runtime)
 }
 
 // Variables checks the variables that come beside the specification (F83). Errors never show a value.
 func (p Permit) Variables(variables []string) error {
 	if len(variables) > 0 && p.Process != nil && !p.Process.Variables {
 		return fmt.Errorf("the host's policy allows %s no environment variables (env any)", p.Process.Path)
+	}
+	if p.Module != "" {
+		return checkModuleVariables(variables)
 	}
 	return checkVariables(variables)
 }

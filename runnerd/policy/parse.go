@@ -65,6 +65,8 @@ func (p *parser) statement(s *syntax.Statement) {
 	}
 	p.seen[s.Name] = true
 	switch s.Name {
+	case "wasm":
+		p.wasm(s)
 	case "containers", "runtime":
 		p.containerStatement(s)
 	case "allow_unlimited":
@@ -91,7 +93,7 @@ func (p *parser) statement(s *syntax.Statement) {
 			}
 		}
 	default:
-		p.complain(s.Position, "unknown statement %s, expected process, containers, runtime, bind, capability, "+
+		p.complain(s.Position, "unknown statement %s, expected process, wasm, containers, runtime, bind, capability, "+
 			"allow_unlimited, registry, image_allow, image_deny, instances, cpu, memory, log_rate, port_min or meshd_user",
 			s.Name)
 	}

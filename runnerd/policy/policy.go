@@ -34,6 +34,7 @@ type Policy struct {
 	PortMin       uint16 // no instance publishes a port below it
 	MeshdUID      int64  // who may connect, -1 = not said
 	Processes     []Process
+	Wasm          *Wasm // nil: no modules
 	Containers    Containers
 	// AllowUnlimited lets a container run whose limits this host cannot enforce.
 	AllowUnlimited bool
@@ -42,6 +43,14 @@ type Policy struct {
 	ImagesDenied   []string
 
 	paths map[string]int
+}
+
+// Wasm says which modules may run.
+type Wasm struct {
+	Files        []string // that file: URLs may name
+	Addresses    bool     // http, https and oci URLs, by their digest
+	Capabilities uint32   // that a module may have
+	MemoryMiB    uint32   // greatest memory of one instance
 }
 
 // Process is one host binary that may run.

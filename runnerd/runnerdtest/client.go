@@ -3,6 +3,7 @@
 package runnerdtest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -37,6 +38,9 @@ type Client struct {
 	acknowledged uint64
 	err          error
 	states       []string // every state seen, in order: "id STATE"
+	attached     map[uint64]string
+	channel      uint64
+	descriptors  ring.Descriptors
 }
 
 // Pair makes a connected pair of Unix streams.
@@ -78,17 +82,52 @@ func Accept(t testing.TB, conn *net.UnixConn) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Client{t: t, Link: link, instances: map[runnerd.InstanceID]*message.Instance{}}
+	c := &Client{t: t, Link: link, instances: map[runnerd.InstanceID]*message.Instance{},
+		attached: map[uint64]string{}}
 	c.changed = sync.NewCond(&c.mutex)
 	t.Cleanup(c.Close)
-	go func() { link.WaitHangup(); link.Close() }()
+	go c.receiveDescriptors()
 	go c.receive()
 	c.Until("the first listing", func() bool { return c.Hello != nil && c.listings > 0 })
 	return c
 }
 
 // Close ends the connection.
-func (c *Client) Close() { c.Link.Close() }
+func (c *Client) Close() {
+	c.Link.Close()
+	c.descriptors.Close()
+}
+
+func (c *Client) receiveDescriptors() {
+	defer c.Link.Close()
+	for {
+		tag, file, err := c.Link.ReceiveDescriptor()
+		if err != nil || c.descriptors.Put(tag, file) != nil {
+			return
+		}
+	}
+}
+
+// AttachInvoke asks for a connection to the worker of a Wasm instance.
+func (c *Client) AttachInvoke(id runnerd.InstanceID) (*os.File, error) {
+	c.t.Helper()
+	c.mutex.Lock()
+	c.channel++
+	channel := c.channel
+	c.mutex.Unlock()
+	came := make(chan *os.File, 1)
+	c.descriptors.Claim(channel, func(file *os.File) { came <- file })
+	c.Send(&message.Command{Body: &message.Command_Attach{Attach: &message.Attach{
+		Channel: channel, What: &message.Attach_Invoke{Invoke: &message.Invoke{}},
+		Id: &message.InstanceID{KeyHash: id.KeyHash, Slot: uint32(id.Slot), Digest: id.Digest},
+	}}})
+	reason, answered := "", false
+	c.Until("the answer to an attach", func() bool { reason, answered = c.attached[channel]; return answered })
+	if reason != "" {
+		return nil, errors.New(reason)
+	}
+	return <-came, nil
+}
 
 func (c *Client) receive() {
 	buffer := make([]byte, ring.RecordMax)
@@ -123,6 +162,8 @@ func (c *Client) take(event *message.Event) {
 		c.Hello = body.Hello
 	case *message.Event_Listing:
 		c.listings++
+	case *message.Event_Attached:
+		c.attached[body.Attached.Channel] = body.Attached.Error
 	case *message.Event_Instance:
 		id := IDOf(body.Instance.Id)
 		c.states = append(c.states, fmt.Sprintf("%s %s", id, body.Instance.State))

@@ -31,6 +31,17 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, os.Chmod(directory, 0o755)
 })
 
+// Static is the path of the command runnerd, built without cgo as it is shipped. A test binary may be
+// linked dynamically and cannot run where there are no libraries.
+func Static(t testing.TB) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // built is what Cleanup removes.
 var built string
 

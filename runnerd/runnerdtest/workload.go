@@ -16,18 +16,25 @@ import (
 	"testing"
 	"time"
 
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/shim"
+	"colloid.net/runnerd/wasm"
 	"colloid.net/workload"
 )
 
-// Main lets a test binary be shim, stage and workload as well; TestMain calls it first.
+// Main lets a test binary be shim, stage, workload and the children for images as well; TestMain calls it first.
 func Main() {
+	if exit, is := image.Children(); is {
+		os.Exit(exit)
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case shim.ArgumentShim:
 			os.Exit(shim.Main())
 		case shim.ArgumentStage:
 			os.Exit(shim.StageMain())
+		case wasm.Argument:
+			os.Exit(wasm.Main(shim.ExtraFirst))
 		}
 	}
 	if len(os.Args) >= 3 && os.Args[1] == "workload" {

@@ -14,9 +14,9 @@ import (
 )
 
 // Bundle gives the config.json of the OCI runtime specification that describes the same world to an
-// external runtime. files is a directory in which it writes what the container finds as files; secrets
+// external runtime; rootfs is where that finds the root. files is a directory in which it writes what the container finds as files; secrets
 // are refused, because there they would lie on a disk.
-func Bundle(c *Config, program Program, files string) ([]byte, error) {
+func Bundle(c *Config, program Program, rootfs, files string) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -46,10 +46,14 @@ func Bundle(c *Config, program Program, files string) ([]byte, error) {
 	if filesMax == 0 {
 		filesMax = rlimitFiles
 	}
+	var now unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &now) == nil {
+		filesMax = min(filesMax, now.Max)
+	}
 	return json.Marshal(map[string]any{
 		"ociVersion": "1.0.2",
 		"hostname":   c.Hostname,
-		"root":       map[string]any{"path": c.Rootfs, "readonly": c.ReadOnlyRoot},
+		"root":       map[string]any{"path": rootfs, "readonly": c.ReadOnlyRoot},
 		"mounts":     mounts,
 		"process": map[string]any{
 			"args": program.Arguments, "env": withHome(program.Environment, identity.Home), "cwd": workingDirectory(c),

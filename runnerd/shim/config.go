@@ -2,6 +2,8 @@ package shim
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"strconv"
 
 	"colloid.net/runnerd/cgroup"
@@ -26,6 +28,10 @@ type Config struct {
 	LogRate     int
 	// Sandbox is the world that the workload runs in, nil for a process of the host.
 	Sandbox *sandbox.Config
+	// Extra are files that the workload inherits as descriptors ExtraFirst, ExtraFirst+1, ...; the caller
+	// closes its own copies after Launch.
+	Extra []*os.File
+	extra int // their number
 	// Runtime is an external OCI runtime that makes the sandbox, "" = this program; Name is the container's.
 	Runtime, Name string
 	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
@@ -33,8 +39,13 @@ type Config struct {
 	binary bool
 }
 
+// configVersion changes with whatever a shim of an earlier version would not understand or would miss: a
+// half-upgraded host must not run an image outside its sandbox.
+const configVersion = "2"
+
 func (c *Config) record() record.Record {
 	r := record.Record{}
+	r.Set("version", configVersion)
 	r.Set("directory", c.Directory)
 	r.Set("watch", strconv.FormatBool(c.Watch))
 	r.SetInt("pid", int64(c.Root.PID))
@@ -50,6 +61,7 @@ func (c *Config) record() record.Record {
 	r.Set("runtime", c.Runtime)
 	r.Set("name", c.Name)
 	r.Set("binary", strconv.FormatBool(c.binary))
+	r.SetInt("extra", int64(c.extra))
 	if c.Sandbox != nil {
 		r.Set("sandbox", string(c.Sandbox.Record().Encode()))
 	}
@@ -59,6 +71,10 @@ func (c *Config) record() record.Record {
 var errConfig = errors.New("shim: configuration lacks the directory or the arguments")
 
 func parseConfig(r record.Record) (*Config, error) {
+	if version := r.Get("version"); version != configVersion {
+		return nil, fmt.Errorf("shim: configuration of version %.20q, expected %s: runnerd and runnerd-shim are not of one release",
+			version, configVersion)
+	}
 	c := &Config{
 		Directory:   r.Get("directory"),
 		Watch:       r.Get("watch") == "true",
@@ -74,6 +90,7 @@ func parseConfig(r record.Record) (*Config, error) {
 		Runtime:     r.Get("runtime"),
 		Name:        r.Get("name"),
 		binary:      r.Get("binary") == "true",
+		extra:       int(r.Int("extra")),
 	}
 	if text := r.Get("sandbox"); text != "" {
 		inner, err := record.Parse([]byte(text))
@@ -83,6 +100,9 @@ func parseConfig(r record.Record) (*Config, error) {
 		if c.Sandbox, err = sandbox.ParseRecord(inner); err != nil {
 			return nil, err
 		}
+	}
+	if c.extra < 0 || c.extra > extraMax {
+		return nil, errConfig
 	}
 	if c.Directory == "" || !c.Watch && len(c.Arguments) == 0 {
 		return nil, errConfig

@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
@@ -46,7 +49,11 @@ func (s *shim) startExternal() error {
 		}
 	}
 	program := sandbox.Program{Arguments: s.config.Arguments, Environment: s.config.Environment}
-	config, err := sandbox.Bundle(s.config.Sandbox, program, filepath.Join(bundle, "files"))
+	place, err := placeForRoot()
+	if err != nil {
+		return err
+	}
+	config, err := sandbox.Bundle(s.config.Sandbox, program, filepath.Join(place, "rootfs"), filepath.Join(bundle, "files"))
 	if err == nil {
 		err = record.WriteFile(filepath.Join(bundle, "config.json"), config)
 	}
@@ -55,7 +62,10 @@ func (s *shim) startExternal() error {
 	}
 	DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name) // of a run that was cut off
 	pidFile := filepath.Join(bundle, "pid")
-	if err := s.callExternal("create", "--bundle", bundle, "--pid-file", pidFile, s.config.Name); err != nil {
+	err = besideHost(s.config.Sandbox.Rootfs, place, func() error {
+		return s.callExternal("create", "--bundle", bundle, "--pid-file", pidFile, s.config.Name)
+	})
+	if err != nil {
 		return err
 	}
 	text, err := os.ReadFile(pidFile)
@@ -77,6 +87,46 @@ func (s *shim) startExternal() error {
 	}
 	s.config.Session = pid
 	return s.callExternal("start", s.config.Name)
+}
+
+// placeForRoot is a directory that every user can reach and that no runtime needs.
+func placeForRoot() (string, error) {
+	for _, path := range []string{"/mnt", "/media", "/srv", "/opt"} {
+		if info, err := os.Stat(path); err == nil && info.IsDir() && info.Mode()&1 != 0 {
+			return path, nil
+		}
+	}
+	return "", errors.New("an external runtime needs a directory /mnt that everybody may enter")
+}
+
+// besideHost runs create in a mount namespace of its own in which the root file system is also at a place
+// that the container's ids can reach: the image store is closed to them. The namespace ends with the
+// thread, so the host never sees the mounts.
+func besideHost(rootfs, place string, create func() error) error {
+	result := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = unix.Mount("tmpfs", place, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size=4k")
+		}
+		if err == nil {
+			err = unix.Mkdir(filepath.Join(place, "rootfs"), 0o711)
+		}
+		if err == nil && rootfs != "" {
+			err = unix.Mount(rootfs, filepath.Join(place, "rootfs"), "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			err = fmt.Errorf("show the root file system to the runtime: %w", err)
+		} else {
+			err = create()
+		}
+		result <- err
+	}()
+	return <-result
 }
 
 // callExternal runs the runtime; the standard files of create become those of the container. What the
@@ -124,16 +174,32 @@ func runExternal(c *Config, timeout time.Duration) (int, error) {
 		arguments = append(arguments, "--env", variable)
 	}
 	command := external(ctx, c.Runtime, c.Directory, append(append(arguments, c.Name), c.Arguments...)...)
-	err := command.Run()
+	var said bytes.Buffer
+	command.Stderr = &head{&said}
+	place, err := placeForRoot()
+	if err == nil { // the runtime works in the directory of the root, which need not be the root here
+		err = besideHost("", place, command.Run)
+	}
 	if ctx.Err() != nil {
 		return UnknownCode, fmt.Errorf("took longer than %v", timeout)
 	}
 	var ended *exec.ExitError
 	if errors.As(err, &ended) && ended.ExitCode() >= 0 {
+		if text := said.Bytes(); bytes.Contains(text, []byte("exec failed")) {
+			return UnknownCode, fmt.Errorf("%s exec: %s", c.Runtime, lastLine(text))
+		}
 		return ended.ExitCode(), nil
 	}
 	if err != nil {
 		return UnknownCode, err
 	}
 	return 0, nil
+}
+
+// head keeps the first 4 KiB of what is written to it.
+type head struct{ to *bytes.Buffer }
+
+func (t *head) Write(text []byte) (int, error) {
+	t.to.Write(text[:min(len(text), max(0, 4096-t.to.Len()))])
+	return len(text), nil
 }

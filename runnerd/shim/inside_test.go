@@ -3,6 +3,7 @@ package shim
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -241,5 +242,67 @@ func TestASandboxWithoutAnImage(t *testing.T) {
 	code, _, output := b.wait()
 	if code != 1 || !strings.Contains(output, "pid 1\ndev proc sys\n") || !strings.Contains(output, "Read-only file system") {
 		t.Errorf("%d: %s", code, output)
+	}
+}
+
+// TestAnExternalRuntime drives runc through the life of a container.
+func TestAnExternalRuntime(t *testing.T) {
+	t.Parallel()
+	path, err := exec.LookPath("runc")
+	if err != nil {
+		t.Skip("needs runc (Debian: runc)")
+	}
+	b := newBox(t)
+	b.config.Runtime, b.config.Name = path, "box"
+	b.config.Sandbox.User = "app"
+	if err := b.start(); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]int{"true": 0, "false": 1} {
+		config := *b.config
+		config.Arguments = []string{program}
+		if code, err := Run(&config, nil, 10*time.Second); err != nil || code != want {
+			t.Errorf("%s: %d, %v", program, code, err)
+		}
+	}
+	_ = b.started.Workload.Signal(unix.SIGKILL)
+	if code, reason, output := b.wait(); code != 137 {
+		t.Errorf("%d, %s, %s", code, reason, output)
+	}
+	if entries, _ := os.ReadDir(filepath.Join(b.config.Directory, dirState)); len(entries) != 0 {
+		t.Errorf("the runtime keeps %v", entries)
+	}
+	output := b.run("sh", "-c", "id; hostname; grep -E 'Seccomp:|NoNewPrivs|CapBnd' /proc/self/status; stat -c '%u' /bin/busybox")
+	for _, want := range []string{"uid=1000(app)", "box\n", "CapBnd:\t00000000000004fb", "NoNewPrivs:\t1", "Seccomp:\t2", "\n0\n"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("lacks %q: %s", want, output)
+		}
+	}
+	for line := range strings.Lines(b.run("/escape", "try")) { // process 1 is the program itself here
+		if name, escaped := strings.CutPrefix(line, "ESCAPED: "); escaped && !strings.HasPrefix(name, "init ") &&
+			name != "read memory\n" {
+			t.Error(line)
+		}
+	}
+}
+
+// TestF147_OutputOfAContainerIsBounded has a container that writes as fast as it can.
+func TestF147_OutputOfAContainerIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	b.config.LogRate = 256 << 10
+	b.config.Arguments = []string{"yes"}
+	if err := b.start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	_ = b.started.Workload.Signal(unix.SIGTERM)
+	if code, reason, _ := b.wait(); code != 128+int(unix.SIGTERM) {
+		t.Errorf("%d, %s", code, reason)
+	}
+	info, err := os.Stat(filepath.Join(b.config.Directory, FileLog))
+	dropped, _ := os.ReadFile(filepath.Join(b.config.Directory, FileDropped))
+	if err != nil || info.Size() > 3<<20 || len(dropped) < 2 {
+		t.Errorf("%v, %v, dropped %s", err, info, dropped)
 	}
 }

@@ -43,7 +43,12 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	defer readyRead.Close()
-	c.binary = binary != nil
+	c.binary, c.extra = binary != nil, len(c.Extra)
+	if c.extra > extraMax {
+		configRead.Close()
+		readyWrite.Close()
+		return Started{}, fmt.Errorf("cannot start a shim: %d extra descriptors, expected at most %d", c.extra, extraMax)
+	}
 	if binary == nil {
 		binary = configRead // any descriptor: the places are fixed
 	}
@@ -54,6 +59,9 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
+	for i, extra := range c.Extra {
+		files = placeExtra(files, i, extra.Fd())
+	}
 	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
@@ -91,6 +99,9 @@ func readReady(from *os.File) (procfs.Process, error) {
 // program is what is started as shim and stage: this binary, unless UseProgram said otherwise.
 var program = "/proc/self/exe"
 
+// programDescriptor is the lowest number of the kept descriptor. What a workload inherits has lower ones.
+const programDescriptor = 500
+
 // UseProgram makes shims and stages of this process run the small binary at path (runnerd-shim). It is opened
 // once, so that an upgrade that replaces the file changes nothing for a runnerd that is running, and the
 // descriptor is kept for good. Call it before the first Launch.
@@ -100,8 +111,8 @@ func UseProgram(path string) error {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	defer unix.Close(low)
-	// Above the numbers that a child's own descriptors take before it executes this one.
-	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 100)
+	// Far above the numbers that a child's own descriptors take before it executes this one.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, programDescriptor)
 	if err != nil {
 		return fmt.Errorf("keep %s open: %w", path, err)
 	}

@@ -225,6 +225,7 @@ func (s *shim) startStage() (*stageProcess, error) {
 	}
 	stage, err := forkStage(s.config, [3]uintptr{null.Fd(), pipe, pipe}, descriptorBinary, host)
 	unix.Close(descriptorBinary)
+	s.config.dropExtra()
 	return stage, err
 }
 
@@ -252,10 +253,13 @@ func forkStage(c *Config, standard [3]uintptr, binary uintptr, host *sandbox.Hos
 	files := append(standard[:], config[0].Fd(), binary, word[0].Fd(), failures[1].Fd())
 	var pid int
 	var err error
+	if host != nil {
+		files = append(files, host.Descriptors()...)
+	}
+	files = c.forwardExtra(files)
 	if host == nil {
 		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
 	} else {
-		files = append(files, host.Descriptors()...)
 		pid, err = host.Fork(func() (int, error) { return forkSelf(ArgumentStage, files, host.Attributes()) })
 	}
 	config[0].Close()

@@ -61,7 +61,7 @@ func readStage() (*Config, error) {
 		return nil, fmt.Errorf("stage: the shim ended first")
 	}
 	unix.Close(descriptorReady)
-	return config, nil
+	return config, config.keepExtra()
 }
 
 // enterSandbox makes the world and runs the workload in it.

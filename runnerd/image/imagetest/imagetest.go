@@ -9,6 +9,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/tls"
+	"debug/elf"
 	"encoding/pem"
 	"io"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -93,12 +95,18 @@ var busyboxes = []string{"/bin/busybox", "/usr/bin/busybox"}
 var shell = sync.OnceValues(func() ([]byte, string) {
 	for _, path := range busyboxes {
 		text, err := os.ReadFile(path)
-		if err == nil && bytes.HasPrefix(text, []byte("\x7fELF")) && !bytes.Contains(text, []byte("ld-linux")) {
+		if err == nil && isStatic(text) {
 			return text, "busybox"
 		}
 	}
 	return nil, ""
 })
+
+// isStatic reports whether a program needs no loader.
+func isStatic(text []byte) bool {
+	file, err := elf.NewFile(bytes.NewReader(text))
+	return err == nil && !slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+}
 
 // Busybox is an image with a shell, /etc/passwd with users root and app (1000), and a set-user-id file.
 // On a host without a static busybox it holds a program built from Go, /bin/true alone.

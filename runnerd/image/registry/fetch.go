@@ -90,8 +90,8 @@ func (f *fetcher) run(ctx context.Context) (Outcome, error) {
 
 // open prepares access to the repository: it asks the registry how it wants to be authenticated with.
 func (f *fetcher) open(ctx context.Context) (name.Tag, error) {
-	text, _, _ := strings.Cut(strings.TrimPrefix(f.job.Reference, "oci://"), "@")
-	reference, err := name.NewTag(text, name.WeakValidation)
+	text := strings.TrimPrefix(f.job.Reference, "oci://")
+	reference, err := parseTag(text)
 	if err != nil {
 		return reference, refuse("%.200q is no reference of an image: %v", text, err)
 	}
@@ -138,7 +138,7 @@ func (f *fetcher) explainAccess(err error) error {
 	case errors.As(err, &answer):
 		return statusError(f.who, answer.StatusCode, f.job)
 	}
-	return fmt.Errorf("%s cannot be reached: %w", f.who, err)
+	return fmt.Errorf("%s cannot be reached: %w", f.who, unwrapURL(err))
 }
 
 func statusError(who string, status int, job *Job) error {
@@ -270,12 +270,20 @@ func unwrapURL(err error) error {
 // triesMax is how often in a row something may fail without any progress.
 const triesMax = 5
 
+// tries is fewer when an operator waits for the answer.
+func (f *fetcher) tries() int {
+	if f.job.Kind == JobResolve {
+		return 2
+	}
+	return triesMax
+}
+
 // retry repeats what may work the next time.
 func (f *fetcher) retry(ctx context.Context, try func() error) error {
 	pause := f.job.Timing.Retry
 	for n := 1; ; n++ {
 		err := try()
-		if err == nil || n >= triesMax || errors.As(err, new(refusal)) || ctx.Err() != nil {
+		if err == nil || n >= f.tries() || errors.As(err, new(refusal)) || ctx.Err() != nil {
 			return err
 		}
 		select {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -73,6 +72,11 @@ func (g *guard) transport(config *tls.Config, stall time.Duration) *http.Transpo
 // RoundTrip checks one request, also those of redirects and for tokens.
 func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	name := hostName(request.URL.Host)
+	if name == g.who && request.URL.Scheme == "http" && request.URL.Path == "/v2/" && !g.hosts[name].HTTP {
+		// The library asks in plain HTTP by itself where HTTPS failed at an address that looks local. Nobody
+		// wanted that, and it must not hide why HTTPS failed.
+		return nil, fmt.Errorf("plain HTTP is not spoken without `registry %s { http }` in the host's policy", name)
+	}
 	if err := g.check(request.URL, name); err != nil {
 		return nil, g.note(err)
 	}
@@ -101,8 +105,7 @@ func (g *guard) check(target *url.URL, name string) error {
 	return nil
 }
 
-// note keeps the first refusal. Library code tries HTTP by itself where HTTPS failed at an address that
-// looks local; that must not hide why HTTPS failed.
+// note keeps the first refusal.
 func (g *guard) note(err error) error {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -119,9 +122,8 @@ func (g *guard) explain(err error) error {
 	}
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	var no refusal
-	if g.refused != nil && !errors.As(err, &no) {
-		return g.refused
+	if g.refused != nil {
+		return g.refused // without what the library wrapped it in
 	}
 	return err
 }

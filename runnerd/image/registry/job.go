@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -114,14 +116,33 @@ func hostName(host string) string {
 // Normalize completes a reference: registry, repository and tag, docker.io/library/nginx:latest for
 // nginx. A digest behind @ is cut off. host is the registry alone.
 func Normalize(reference string) (full, repository, host string, err error) {
-	reference, _, _ = strings.Cut(reference, "@")
-	parsed, err := name.NewTag(reference, name.WeakValidation)
+	parsed, err := parseTag(reference)
 	if err != nil {
 		return "", "", "", err
 	}
 	host = hostName(parsed.RegistryStr())
 	repository = host + "/" + parsed.RepositoryStr()
 	return repository + ":" + parsed.TagStr(), repository, host, nil
+}
+
+// hostForm and repositoryForm are stricter than the library, which takes "https:" and ".." for hosts.
+var (
+	hostForm       = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
+	repositoryForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
+)
+
+// parseTag reads a reference without what stands behind an @.
+func parseTag(reference string) (name.Tag, error) {
+	reference, _, _ = strings.Cut(reference, "@")
+	parsed, err := name.NewTag(reference, name.WeakValidation)
+	if err != nil {
+		return parsed, err
+	}
+	if !hostForm.MatchString(parsed.RegistryStr()) || !repositoryForm.MatchString(parsed.RepositoryStr()) {
+		return parsed, fmt.Errorf("registry %.80q or repository %.80q has an impossible name", parsed.RegistryStr(),
+			parsed.RepositoryStr())
+	}
+	return parsed, nil
 }
 
 // HostOf gives the name of the host that a Job first talks to, "" if its reference is none.

@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -106,7 +107,14 @@ func write(name, text string) error {
 	return err
 }
 
+// attempts are the ways out: by system calls, by files, by what is left.
 func attempts() map[string]attempt {
+	all := callAttempts()
+	maps.Copy(all, fileAttempts())
+	return all
+}
+
+func callAttempts() map[string]attempt {
 	empty := &[256]byte{}
 	at := uintptr(unsafe.Pointer(empty))
 	root := []byte("/\x00")
@@ -123,11 +131,6 @@ func attempts() map[string]attempt {
 		"chroot":       func() error { return unix.Chroot("/tmp") },
 		"ptrace init":  func() error { return unix.PtraceSeize(1) },
 		"ptrace self":  func() error { return call(unix.SYS_PTRACE, unix.PTRACE_TRACEME) },
-		"read memory":  func() error { return open("/proc/1/mem", unix.O_RDONLY) },
-		"init binary":  func() error { return open("/proc/1/exe", unix.O_RDONLY) },
-		"init root":    func() error { return open("/proc/1/root/etc", unix.O_RDONLY) },
-		"init fd":      func() error { _, err := os.Readlink("/proc/1/fd/0"); return unwrap(err) },
-		"init output":  func() error { return open("/proc/1/fd/1", unix.O_WRONLY) },
 		"vm_readv":     func() error { return call(unix.SYS_PROCESS_VM_READV, 1, at, 1, at, 1, 0) },
 		"pidfd_getfd":  func() error { return call(unix.SYS_PIDFD_GETFD, 0, 0, 0) },
 		"kcmp":         func() error { return call(unix.SYS_KCMP, 1, 1, 0, 0, 0) },
@@ -163,6 +166,16 @@ func attempts() map[string]attempt {
 		"personality":  func() error { return call(unix.SYS_PERSONALITY, 0x0400000) },
 		"sethostname":  func() error { return unix.Sethostname([]byte("x")) },
 		"new number":   func() error { return call(5000) },
+	}
+}
+
+func fileAttempts() map[string]attempt {
+	return map[string]attempt{
+		"read memory":  func() error { return open("/proc/1/mem", unix.O_RDONLY) },
+		"init binary":  func() error { return open("/proc/1/exe", unix.O_RDONLY) },
+		"init root":    func() error { return open("/proc/1/root/etc", unix.O_RDONLY) },
+		"init fd":      func() error { _, err := os.Readlink("/proc/1/fd/0"); return unwrap(err) },
+		"init output":  func() error { return open("/proc/1/fd/1", unix.O_WRONLY) },
 		"mknod block":  func() error { return unix.Mknod("/tmp/disk", unix.S_IFBLK|0o666, int(unix.Mkdev(254, 0))) },
 		"mknod char":   func() error { return unix.Mknod("/tmp/mem", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 1))) },
 		"mknod dev":    func() error { return unix.Mknod("/dev/kmsg", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 11))) },

@@ -1,0 +1,101 @@
+package invoke
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// writePatience is how long a peer may leave the socket full before the connection ends.
+const writePatience = time.Second
+
+// Conn is one end of the connection. One goroutine receives; any may send.
+type Conn struct {
+	socket *net.UnixConn
+
+	mutex sync.Mutex // guards what follows
+	frame []byte     // reused for sending
+}
+
+// Pair makes a connected pair; runnerd hands one end to the worker, the other to meshd.
+func Pair() (one, other *os.File, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("invoke: socketpair: %w", err)
+	}
+	return os.NewFile(uintptr(ends[0]), "invoke"), os.NewFile(uintptr(ends[1]), "invoke"), nil
+}
+
+// Open takes a socket of the right kind; it owns file from now on, also on an error.
+func Open(file *os.File) (*Conn, error) {
+	defer file.Close() // FileConn duplicates
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	kind, option := 0, error(nil)
+	if err := raw.Control(func(fd uintptr) {
+		kind, option = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE)
+	}); err != nil || option != nil || kind != unix.SOCK_SEQPACKET {
+		return nil, errors.New("invoke: the descriptor is no SOCK_SEQPACKET socket")
+	}
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("invoke: %w", err)
+	}
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		conn.Close()
+		return nil, errors.New("invoke: the descriptor is no unix socket")
+	}
+	return &Conn{socket: socket}, nil
+}
+
+// appender is any frame.
+type appender interface{ Append(dst []byte) []byte }
+
+// Send sends one frame. It waits up to a second for room; an error ends the connection.
+func (c *Conn) Send(frame appender) error {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.frame = frame.Append(c.frame[:0])
+	if len(c.frame) > FrameMax {
+		panic(fmt.Sprintf("invoke: frame of %d bytes", len(c.frame))) // the bounds of all parts forbid it
+	}
+	_ = c.socket.SetWriteDeadline(time.Now().Add(writePatience))
+	n, err := c.socket.Write(c.frame)
+	if err == nil && n != len(c.frame) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		c.socket.Close()
+	}
+	return err
+}
+
+// Receive waits for the next frame and parses it; what it returns points into buffer, which has room for
+// FrameMax+1 bytes. Any error ends the connection.
+func (c *Conn) Receive(buffer []byte) (any, error) {
+	n, err := c.socket.Read(buffer[:FrameMax+1])
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	var body any
+	if err == nil {
+		body, err = Parse(buffer[:n])
+	}
+	if err != nil {
+		c.socket.Close()
+		return nil, err
+	}
+	return body, nil
+}
+
+// Close ends the connection. It may be called twice and from any goroutine.
+func (c *Conn) Close() error { return c.socket.Close() }

@@ -1,0 +1,96 @@
+// Package invoke is the protocol between meshd and the worker process of a Wasm instance.
+//
+// The two are connected by a SOCK_SEQPACKET pair of their own that runnerd makes and hands to both
+// (docs/ARCHITECTURE.md): one frame is one message of the socket, so a frame is either there as a whole
+// or not at all. A frame is
+//
+//	u8 kind, u64 id, then what the kind says; integers are big-endian
+//
+// Both sides are hostile to each other: the worker runs what strangers compiled, meshd reads what
+// strangers send. Each frame is parsed completely or the connection ends. Nothing is ever allocated by a
+// length that was sent: all lengths lie within one frame, which FrameMax bounds.
+//
+// The nouns: an Invocation asks for one call of a function, its Result answers with the same id. A
+// Request asks meshd for the workload's own key-value space, Answers carry the same id; a snapshot has
+// several. A Metric needs no answer. Hello is the first frame of the worker.
+package invoke
+
+// Version of the protocol; Hello carries it.
+const Version = 1
+
+// Bounds of the protocol.
+const (
+	FrameMax     = 64 << 10 // of one frame, and so of arguments and of output with what describes them
+	FunctionMax  = 128      // bytes of the name of a function
+	ArgumentsMax = 64
+	ArgumentSum  = 48 << 10 // bytes of all arguments
+	OutputMax    = 60 << 10
+	TextMax      = 512 // bytes of an error sentence
+	KeyMax       = 92  // bytes of a key behind "kv.<workload>."; what fits depends on the workload's name
+	ValueMax     = 512
+	MetricMax    = 64 // bytes of the name of a metric
+
+	// DeadlineDefaultMilliseconds bounds an invocation that names no deadline (F144), DeadlineMaxMilliseconds
+	// any other.
+	DeadlineDefaultMilliseconds = 1000
+	DeadlineMaxMilliseconds     = 60_000
+
+	// InvocationsMax is how many invocations may wait at one worker, RequestsMax how many requests.
+	InvocationsMax = 64
+	RequestsMax    = 16
+
+	// WritesPerSecond and KeysMax bound what one workload writes on one cell, and owns (F19).
+	WritesPerSecond = 10
+	KeysMax         = 1000
+	// ReadsPerSecond and MetricsPerSecond keep a module from occupying meshd.
+	ReadsPerSecond   = 1000
+	MetricsPerSecond = 100
+	MetricNamesMax   = 32
+)
+
+// Kind is the first byte of a frame.
+type Kind uint8
+
+// Kinds of frames.
+const (
+	KindInvocation Kind = 1 // to the worker
+	KindAnswer     Kind = 2 // to the worker
+	KindHello      Kind = 16
+	KindResult     Kind = 17
+	KindRequest    Kind = 18
+	KindMetric     Kind = 19
+)
+
+// Error numbers in results and answers. They follow errno.
+const (
+	ErrorPermission  uint16 = 1   // EPERM: the capability is not granted
+	ErrorNotFound    uint16 = 2   // ENOENT: no such function or key
+	ErrorIO          uint16 = 5   // EIO: the module trapped, or the disk failed
+	ErrorTryAgain    uint16 = 11  // EAGAIN: over a rate, or the cell is not ready
+	ErrorBusy        uint16 = 16  // EBUSY: too many wait already
+	ErrorInvalid     uint16 = 22  // EINVAL
+	ErrorNoSpace     uint16 = 28  // ENOSPC: KeysMax, or the store is full
+	ErrorTimeout     uint16 = 62  // ETIME: the deadline passed (F144)
+	ErrorUnsupported uint16 = 95  // EOPNOTSUPP
+	ErrorGone        uint16 = 104 // ECONNRESET: the connection between worker and meshd ended
+)
+
+// Style says how a module is used.
+type Style uint8
+
+// Styles of modules.
+const (
+	StyleFunctions Style = 1 // waits for invocations
+	StyleService   Style = 2 // its _start runs as the workload and takes no invocations
+)
+
+// Operation of a Request.
+type Operation uint8
+
+// Operations on the workload's own key-value space (F148).
+const (
+	OperationGet      Operation = 1
+	OperationSet      Operation = 2
+	OperationDelete   Operation = 3
+	OperationSnapshot Operation = 4 // all keys as of one moment, for deterministic modules (F143)
+)

@@ -1,0 +1,297 @@
+package control
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"colloid.net/ipc/uds"
+	"golang.org/x/sys/unix"
+)
+
+// Sink is where a stream's news go, on their way to the client. Its methods do not block and may be called
+// from any goroutine.
+type Sink interface {
+	// Opened: the other end has accepted.
+	Opened()
+	// Data takes a copy of p, or nothing: then Handle.Resume is called when there is room.
+	Data(p []byte) bool
+	// Fin: the other end sends no more.
+	Fin()
+	// Closed is the last call. errno 0 is an orderly end.
+	Closed(errno uint16, text string)
+}
+
+// Handle is a client's stream. Its methods are called from the client's goroutines.
+type Handle interface {
+	// Write keeps p until the stream has taken it; then the channel yields, also when the stream is over.
+	// One Write at a time.
+	Write(p []byte) <-chan struct{}
+	// CloseWrite ends the client's direction.
+	CloseWrite()
+	// Cancel ends the stream. Closed follows.
+	Cancel()
+	// Resume says that Data may be called again.
+	Resume()
+}
+
+// streams is what one client has open.
+type streams struct {
+	open    map[uint32]*sink
+	buffer  []byte // frames for the client, at most StreamQueueMax and some closing frames
+	spare   []byte
+	blocked bool // somebody was refused room
+}
+
+// sink implements Sink for one stream of a client.
+type sink struct {
+	client *client
+	handle uint32
+	stream Handle
+}
+
+// frame appends one frame for the client. The client's mutex is held.
+func (s *sink) frame(code uds.Code, payload []byte) {
+	c := s.client
+	if c.broken {
+		return
+	}
+	c.streams.buffer = uds.AppendFrame(c.streams.buffer, byte(code), payload)
+	c.ready.Signal()
+}
+
+// Opened implements Sink.
+func (s *sink) Opened() {
+	s.client.mutex.Lock()
+	defer s.client.mutex.Unlock()
+	s.frame(uds.CodeStreamOpen, binary.BigEndian.AppendUint32(nil, s.handle))
+}
+
+// Data implements Sink.
+func (s *sink) Data(p []byte) bool {
+	c := s.client
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.broken {
+		return true // nobody reads it; Cancel is on its way
+	}
+	if len(c.streams.buffer)+len(p) > uds.StreamQueueMax {
+		c.streams.blocked = true
+		return false
+	}
+	c.streams.buffer = uds.AppendStreamData(c.streams.buffer, s.handle, p)
+	c.ready.Signal()
+	return true
+}
+
+// Fin implements Sink.
+func (s *sink) Fin() {
+	s.client.mutex.Lock()
+	defer s.client.mutex.Unlock()
+	s.frame(uds.CodeStreamClose, (&uds.StreamClose{Handle: s.handle, Flag: uds.StreamFin}).Append(nil))
+}
+
+// Closed implements Sink.
+func (s *sink) Closed(errno uint16, text string) {
+	c := s.client
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	s.frame(uds.CodeStreamClose, (&uds.StreamClose{
+		Handle: s.handle, Flag: uds.StreamReset, Errno: errno, Text: text,
+	}).Append(nil))
+	delete(c.streams.open, s.handle)
+}
+
+// isStream reports whether a request is about streams.
+func isStream(code uds.Code) bool { return code >= uds.CodeStreamOpen && code <= uds.CodeStreamClose }
+
+// stream handles one request about streams; it reports false when the client is to go. While a stream does
+// not take data, no further request of this client is read.
+func (c *client) stream(code uds.Code, payload []byte) bool {
+	switch code {
+	case uds.CodeStreamOpen:
+		return c.openStream(payload)
+	case uds.CodeStreamData:
+		if len(payload) < 4 {
+			return c.malformed()
+		}
+		if stream := c.find(binary.BigEndian.Uint32(payload)); stream != nil {
+			return c.waitWritten(stream, stream.Write(payload[4:]))
+		}
+	case uds.CodeStreamClose:
+		end, err := uds.ParseStreamClose(payload)
+		if err != nil {
+			return c.malformed()
+		}
+		stream := c.find(end.Handle)
+		switch {
+		case stream == nil: // it has ended meanwhile
+		case end.Flag == uds.StreamReset:
+			stream.Cancel()
+		default:
+			stream.CloseWrite()
+		}
+	}
+	return true
+}
+
+// hangupInterval is how often a client whose stream takes nothing is looked after.
+const hangupInterval = time.Second
+
+// waitWritten waits until a stream has taken what the client wrote, or the client is gone: nobody reads from
+// its connection meanwhile, so the kernel is asked.
+func (c *client) waitWritten(stream Handle, taken <-chan struct{}) bool {
+	timer := time.NewTicker(hangupInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-taken:
+			return true
+		case <-timer.C:
+			if c.hungUp() {
+				stream.Cancel()
+				return false
+			}
+		case <-c.server.context.Done():
+			return false
+		}
+	}
+}
+
+// hungUp reports whether the client has closed its connection.
+func (c *client) hungUp() bool {
+	gone := true
+	raw, err := c.connection.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		list := []unix.PollFd{{Fd: int32(fd)}} // hang-up and errors are reported unasked
+		_, err := unix.Poll(list, 0)
+		gone = err == nil && list[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return err != nil || gone
+}
+
+func (c *client) malformed() bool {
+	c.queue(uds.AppendError(nil, uds.ErrorInvalid, uds.ErrMalformedStream.Error()))
+	return false
+}
+
+func (c *client) find(handle uint32) Handle {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if s := c.streams.open[handle]; s != nil {
+		return s.stream
+	}
+	return nil
+}
+
+// openStream checks who may open what (F135) and has it opened.
+func (c *client) openStream(payload []byte) bool {
+	open, err := uds.ParseStreamOpen(payload)
+	if err != nil {
+		return c.malformed()
+	}
+	s := &sink{client: c, handle: open.Handle}
+	need := levelWrite
+	if open.Kind == uds.StreamLogs || open.Kind == uds.StreamMetrics {
+		need = levelRead
+	}
+	switch reason := c.streamRoom(s); {
+	case reason != "":
+		s.refuse(uds.ErrorBusy, reason)
+	case need > c.may:
+		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused a stream of kind %d to %q",
+			c.who.uid, c.who.pid, open.Kind, open.Name))
+		s.Closed(uds.ErrorPermission, fmt.Sprintf("uid %d may read but not change: run as root or join group %s",
+			c.who.uid, uds.GroupWrite))
+	case c.server.options.OpenStream == nil:
+		s.Closed(uds.ErrorInvalid, "this daemon has no streams")
+	default:
+		if need == levelWrite {
+			c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d): stream of kind %d to %q",
+				c.who.uid, c.who.pid, open.Kind, open.Name))
+		}
+		stream := c.server.options.OpenStream(open, c.who.uid, s)
+		c.mutex.Lock()
+		s.stream = stream
+		c.mutex.Unlock()
+		stream.Resume() // what came before there was a handle
+	}
+	return true
+}
+
+// refuse is Closed for a handle that is not in the table.
+func (s *sink) refuse(errno uint16, text string) {
+	s.client.mutex.Lock()
+	defer s.client.mutex.Unlock()
+	s.frame(uds.CodeStreamClose, (&uds.StreamClose{
+		Handle: s.handle, Flag: uds.StreamReset, Errno: errno, Text: text,
+	}).Append(nil))
+}
+
+// streamRoom enters a stream into the client's table, or says why not.
+func (c *client) streamRoom(s *sink) string {
+	if c.streamCount() == 0 && c.server.streaming() >= uds.StreamingClientsMax {
+		return fmt.Sprintf("%d clients have streams open already: close one", uds.StreamingClientsMax)
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.streams.open == nil {
+		c.streams.open = make(map[uint32]*sink)
+	}
+	switch {
+	case c.streams.open[s.handle] != nil:
+		return fmt.Sprintf("handle %d is in use", s.handle)
+	case len(c.streams.open) >= uds.ClientStreamsMax:
+		return fmt.Sprintf("%d streams are open on this connection already", uds.ClientStreamsMax)
+	}
+	c.streams.open[s.handle] = s
+	return ""
+}
+
+func (c *client) streamCount() int {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return len(c.streams.open)
+}
+
+// streaming counts the clients that have streams open.
+func (s *Server) streaming() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	count := 0
+	for c := range s.clients {
+		if c.streamCount() > 0 {
+			count++
+		}
+	}
+	return count
+}
+
+// cancelStreams ends what the client has open, because it is gone.
+func (c *client) cancelStreams() {
+	for _, stream := range c.handles() {
+		stream.Cancel()
+	}
+}
+
+// resumeStreams lets the streams go on that were refused room.
+func (c *client) resumeStreams() {
+	for _, stream := range c.handles() {
+		stream.Resume()
+	}
+}
+
+func (c *client) handles() []Handle {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	list := make([]Handle, 0, len(c.streams.open))
+	for _, s := range c.streams.open {
+		if s.stream != nil {
+			list = append(list, s.stream)
+		}
+	}
+	return list
+}

@@ -1,0 +1,379 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"colloid.net/ipc/invoke"
+	"colloid.net/ipc/message"
+	"colloid.net/ipc/uds"
+	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/state"
+	"colloid.net/workload"
+)
+
+const (
+	// attachRetry is how long after a lost connection, or one that could not be asked for, the next is.
+	attachRetry = time.Second
+	// attachPatience is how long an asked-for connection may take before it is asked for again.
+	attachPatience = 5 * time.Second
+	// invokePatience is what an invocation may take beyond its deadline before the worker is given up: it has
+	// to end it itself, and deterministic ones are measured by fuel, not time.
+	invokePatience = 12
+)
+
+// workers is the registry of this cell's Wasm workers: the connections over which invocations go to them
+// and requests for their key-value spaces come (ipc/invoke). Connections are made by runnerd when it is
+// asked to, and then work without it. Requests of the command socket go from their client's goroutine to the
+// worker and back, without the reactor's; only key-value requests need the cell and so its goroutine.
+type workers struct {
+	daemon *Daemon
+
+	mutex      sync.Mutex // guards what follows; never held while anything is sent
+	byInstance map[reconcile.InstanceID]*worker
+	accounts   map[string]*account // by workload
+	channel    uint64
+}
+
+// worker is one instance and, once connected says so, its connection. It is replaced, not changed, when the
+// instance has another process.
+type worker struct {
+	id           reconcile.InstanceID
+	pid          uint32
+	ticks        uint64
+	name         string // of the workload, without its kind
+	capabilities uint32
+	channel      uint64 // of the connection that was asked for, 0 = none is
+	conn         *invoke.Conn
+	connected    bool // its Hello has come
+
+	nextID   uint64
+	pending  map[uint64]chan *invoke.Result
+	requests int               // under way
+	seen     map[string][]byte // what the last read of each key saw (F148)
+}
+
+// observe looks at what runnerd reports of an instance. It runs on the reactor's goroutine.
+func (w *workers) observe(actual *reconcile.Actual) {
+	running := actual.PID != 0 && (actual.State == reconcile.Starting || actual.State == reconcile.Ready ||
+		actual.State == reconcile.Unready)
+	w.mutex.Lock()
+	known := w.byInstance[actual.ID]
+	w.mutex.Unlock()
+	if known != nil && running && known.pid == actual.PID && known.ticks == actual.StartTicks {
+		return
+	}
+	if known != nil {
+		w.drop(known)
+	}
+	if !running {
+		return
+	}
+	spec, err := workload.Decode(actual.Spec)
+	if err != nil || spec.Runtime != workload.RuntimeWasm {
+		return
+	}
+	fresh := &worker{
+		id: actual.ID, pid: actual.PID, ticks: actual.StartTicks, name: state.WorkloadName(actual.Key),
+		capabilities: spec.Capabilities, pending: map[uint64]chan *invoke.Result{}, seen: map[string][]byte{},
+	}
+	w.mutex.Lock()
+	w.byInstance[actual.ID] = fresh
+	w.mutex.Unlock()
+	w.ask(fresh)
+}
+
+// drop forgets a worker and ends its connection; whoever waits for it is told.
+func (w *workers) drop(old *worker) {
+	w.mutex.Lock()
+	if w.byInstance[old.id] == old {
+		delete(w.byInstance, old.id)
+		if !w.hasName(old.name) {
+			delete(w.accounts, old.name)
+		}
+	}
+	conn := w.disconnect(old)
+	w.mutex.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+func (w *workers) hasName(name string) bool {
+	for _, other := range w.byInstance {
+		if other.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// disconnect takes the connection from a worker and gives it back to be closed. The caller holds the lock.
+func (w *workers) disconnect(old *worker) *invoke.Conn {
+	conn := old.conn
+	old.conn, old.connected, old.channel = nil, false, 0
+	for id, result := range old.pending {
+		delete(old.pending, id)
+		close(result)
+	}
+	return conn
+}
+
+// ask asks runnerd for a connection to a worker. It runs on the reactor's goroutine.
+func (w *workers) ask(to *worker) {
+	w.mutex.Lock()
+	if w.byInstance[to.id] != to || to.conn != nil {
+		w.mutex.Unlock()
+		return
+	}
+	w.channel++
+	channel := w.channel
+	to.channel = channel
+	w.mutex.Unlock()
+	h := &w.daemon.helper
+	if h.link == nil {
+		return // the next listing of the next runnerd asks again, see reattach
+	}
+	h.descriptors.Claim(channel, func(file *os.File) { w.connect(to, channel, file) })
+	sent := h.command(&message.Command{Body: &message.Command_Attach{Attach: &message.Attach{
+		Channel: channel, What: &message.Attach_Invoke{Invoke: &message.Invoke{}},
+		Id: &message.InstanceID{KeyHash: to.id.KeyHash, Slot: uint32(to.id.Slot), Digest: to.id.Digest},
+	}}})
+	patience := attachPatience
+	if !sent {
+		patience = attachRetry
+	}
+	w.later(to, channel, patience)
+}
+
+// later asks again after a while unless there is a connection by then.
+func (w *workers) later(to *worker, channel uint64, after time.Duration) {
+	time.AfterFunc(after, func() {
+		w.daemon.inbox.post(func() {
+			w.mutex.Lock()
+			again := to.conn == nil && to.channel == channel
+			w.mutex.Unlock()
+			if again {
+				w.daemon.helper.descriptors.Abandon(channel)
+				w.ask(to)
+			}
+		})
+	})
+}
+
+// reattach asks for all connections that are missing; a runnerd has connected.
+func (w *workers) reattach() {
+	w.mutex.Lock()
+	missing := make([]*worker, 0, len(w.byInstance))
+	for _, to := range w.byInstance {
+		if to.conn == nil {
+			missing = append(missing, to)
+		}
+	}
+	w.mutex.Unlock()
+	for _, to := range missing {
+		w.ask(to)
+	}
+}
+
+// attached takes runnerd's answer. Only a refusal matters: the connection comes by itself.
+func (w *workers) attached(answer *message.Attached) {
+	if answer.Error == "" {
+		return
+	}
+	w.daemon.helper.descriptors.Abandon(answer.Channel)
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for _, to := range w.byInstance {
+		if to.channel == answer.Channel {
+			w.later(to, answer.Channel, attachRetry)
+			return
+		}
+	}
+}
+
+// connect takes a connection that came, on the goroutine that receives descriptors.
+func (w *workers) connect(to *worker, channel uint64, file *os.File) {
+	conn, err := invoke.Open(file)
+	if err != nil {
+		w.daemon.log.printf("worker of %s: %v", to.name, err)
+		return
+	}
+	w.mutex.Lock()
+	wanted := w.byInstance[to.id] == to && to.channel == channel && to.conn == nil
+	if wanted {
+		to.conn = conn
+	}
+	w.mutex.Unlock()
+	if !wanted {
+		conn.Close()
+		return
+	}
+	go w.serve(to, conn, channel)
+}
+
+// serve reads from a worker until the connection ends. What a worker sends is as hostile as what it runs.
+func (w *workers) serve(to *worker, conn *invoke.Conn, channel uint64) {
+	buffer := make([]byte, invoke.FrameMax+1)
+	for {
+		body, err := conn.Receive(buffer)
+		if err != nil || !w.take(to, conn, body) {
+			break
+		}
+	}
+	conn.Close()
+	w.mutex.Lock()
+	if to.conn == conn {
+		w.disconnect(to)
+		to.channel = channel
+	}
+	w.mutex.Unlock()
+	w.later(to, channel, attachRetry)
+}
+
+// take handles one frame; false ends the connection.
+func (w *workers) take(to *worker, conn *invoke.Conn, body any) bool {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if to.conn != conn {
+		return false
+	}
+	if hello, is := body.(*invoke.Hello); is != !to.connected {
+		return false // the first frame is a Hello and no other is
+	} else if is {
+		to.connected = hello != nil
+		return true
+	}
+	switch frame := body.(type) {
+	case *invoke.Result:
+		waiting := to.pending[frame.ID]
+		if waiting == nil {
+			return true // its client has given up
+		}
+		delete(to.pending, frame.ID)
+		frame.Output = bytes.Clone(frame.Output)
+		waiting <- frame
+		return true
+	case *invoke.Request:
+		if to.requests >= invoke.RequestsMax {
+			return false // an honest worker has one under way
+		}
+		to.requests++
+		frame.Value = bytes.Clone(frame.Value)
+		go w.answer(to, conn, frame)
+		return true
+	case *invoke.Metric:
+		w.measure(to, frame)
+		return true
+	}
+	return false
+}
+
+// choose picks a connected worker of a workload and enters the invocation in it. reason says why there is
+// none; busy that there is one, with too much to do.
+func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, from *worker,
+	result chan *invoke.Result, errno uint16,
+) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	errno = uds.ErrorNotFound
+	var best *worker
+	for _, candidate := range w.byInstance {
+		if candidate.name != name {
+			continue
+		}
+		switch {
+		case !candidate.connected || len(candidate.pending) >= invoke.InvocationsMax:
+			errno = uds.ErrorBusy
+		case best == nil || len(candidate.pending) < len(best.pending) ||
+			len(candidate.pending) == len(best.pending) && candidate.id.Slot < best.id.Slot:
+			best = candidate
+		}
+	}
+	if best == nil {
+		return nil, nil, nil, errno
+	}
+	best.nextID++
+	v.ID = best.nextID
+	result = make(chan *invoke.Result, 1)
+	best.pending[v.ID] = result
+	return best.conn, best, result, 0
+}
+
+func (w *workers) giveUp(from *worker, id uint64) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	delete(from.pending, id)
+}
+
+// call runs one invocation on a worker of this cell. failed is nil unless errno says that none was reached.
+func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (*invoke.Result, uint16) {
+	if v.Milliseconds == 0 {
+		v.Milliseconds = invoke.DeadlineDefaultMilliseconds
+	}
+	conn, from, result, errno := w.choose(name, v)
+	if errno != 0 {
+		return nil, errno
+	}
+	if conn.Send(v) != nil {
+		w.giveUp(from, v.ID)
+		return nil, uds.ErrorBusy
+	}
+	// Others may wait in the same worker before this one, each with a deadline of its own.
+	timer := time.NewTimer(invokePatience*time.Duration(v.Milliseconds)*time.Millisecond + attachPatience)
+	defer timer.Stop()
+	select {
+	case r, open := <-result:
+		if !open {
+			return &invoke.Result{Errno: invoke.ErrorGone,
+				Output: []byte("the worker ended while the function ran")}, 0
+		}
+		return r, 0
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	w.giveUp(from, v.ID)
+	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the worker does not answer")}, 0
+}
+
+// names lists the workloads with a connected worker, for tests.
+func (w *workers) names() []string {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	var list []string
+	for _, candidate := range w.byInstance {
+		if candidate.connected {
+			list = append(list, candidate.name)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// close ends all connections.
+func (w *workers) close() {
+	w.mutex.Lock()
+	list := make([]*worker, 0, len(w.byInstance))
+	for _, one := range w.byInstance {
+		list = append(list, one)
+	}
+	w.mutex.Unlock()
+	for _, one := range list {
+		w.drop(one)
+	}
+}
+
+// bareName accepts "thumbs" and "wasm.thumbs": workloads of all kinds share their names.
+func bareName(name string) string {
+	for _, kind := range []string{state.PrefixWasm, state.PrefixSpread, state.PrefixStateful} {
+		if bare, found := strings.CutPrefix(name, kind); found {
+			return bare
+		}
+	}
+	return name
+}

@@ -1,0 +1,315 @@
+package stream
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+)
+
+// Congestion control (F151). It measures what the path carries, as BBR does, instead of taking every lost
+// datagram for congestion: the greatest rate of acknowledgements of the last rounds and the least round
+// trip are a model of the path; datagrams leave at that rate, and at most twice the product of both is
+// under way. Only heavy loss, which random errors do not explain, lowers the amount.
+
+const (
+	windowInitial = 8
+	windowMin     = 4
+	// WindowMax bounds the datagrams of a stream that are under way, and those a receiver holds (F151).
+	WindowMax = 1024
+
+	rtoMin     = 200 * time.Millisecond
+	rtoMax     = 2 * time.Second // STREAM_TIMEOUT
+	rtoInitial = time.Second
+
+	rateRounds = 10 // over which the greatest rate counts
+	// minRTTLifetime is how long the least round trip is believed without being seen again.
+	minRTTLifetime = 10 * time.Second
+	startupGain    = 2.77
+	drainGain      = 0.4
+	windowGain     = 2.0
+	// pacingQuantum is how much time one burst may cover: timers are not exact, and one wake-up per
+	// datagram would cost more than it smoothes.
+	pacingQuantum = 500 * time.Microsecond
+	// catchUp bounds what a late timer may make up for.
+	catchUp = 4 * time.Millisecond
+	// lossHeavy is the part of a round that must be lost to be taken for congestion.
+	lossHeavy = 0.12
+	lossCut   = 0.8
+	// aggregation is added to the window: acknowledgements of fast paths come in clusters.
+	aggregation = 32
+)
+
+// cycle is how the rate is varied in steady state, one step per round trip: more, to find out whether
+// the path carries more, then less, so that a queue that came of it empties.
+var cycle = [...]float64{1.25, 0.75, 1, 1, 1, 1, 1, 1}
+
+// gentleCycle is used while streams of people share the way: it builds up no queue worth a millisecond.
+var gentleCycle = [...]float64{1.04, 0.94, 1, 1, 1, 1, 1, 1}
+
+type congestionMode uint8
+
+const (
+	modeStartup congestionMode = iota
+	modeDrain
+	modeSteady
+)
+
+// congestion is the model of one direction of one stream.
+type congestion struct {
+	mode   congestionMode
+	gentle bool
+	window int
+
+	srtt, rttvar, minRTT, lastRTT time.Duration
+	minRTTAt                      clock.Instant
+	probing                       clock.Instant // the path is kept nearly empty until then, to see minRTT; 0 = not
+
+	rates     [rateRounds]float64 // datagrams per second, greatest of each round
+	rate      float64             // greatest of all
+	full      float64             // greatest when growth was last seen
+	fullCount int
+
+	delivered   uint64
+	deliveredAt clock.Instant
+	firstSentAt clock.Instant
+	limited     uint64 // up to this count the sender had too little to send
+	round       uint64
+	roundEnd    uint64
+
+	step   int
+	stepAt clock.Instant
+
+	roundLost, roundDelivered int
+	ceiling                   float64 // datagrams under way at most, 0 = no bound known
+
+	nextSend clock.Instant
+	paced    bool // the last datagram had to wait for it
+}
+
+func (c *congestion) init(step int) {
+	c.window = windowInitial
+	c.step = step % len(cycle)
+}
+
+// sample is what a sender remembers of a transmission.
+type sample struct {
+	sentAt, deliveredAt, firstSentAt clock.Instant
+	delivered                        uint64
+	limited                          bool
+}
+
+// sent is called for each transmission.
+func (c *congestion) sent(now clock.Instant, s *sample, inFlight int) {
+	if inFlight == 0 {
+		c.firstSentAt, c.deliveredAt = now, now
+	}
+	*s = sample{now, c.deliveredAt, c.firstSentAt, c.delivered, c.delivered < c.limited}
+	if rate := c.pacingRate(); rate > 0 {
+		earliest := now
+		if c.paced { // the timer came late: what should have left already may follow
+			earliest = now.Add(-catchUp)
+		}
+		c.nextSend = max(c.nextSend, earliest).Add(time.Duration(1e9 / rate))
+	}
+}
+
+// pace reports whether the next datagram may leave now.
+func (c *congestion) pace(now clock.Instant) bool {
+	c.paced = c.nextSend > now.Add(pacingQuantum)
+	return !c.paced
+}
+
+// pacingRate is in datagrams per second, 0 without bound.
+func (c *congestion) pacingRate() float64 {
+	if c.srtt == 0 {
+		return 0
+	}
+	rate := c.rate
+	if rate == 0 {
+		rate = float64(c.window) / c.srtt.Seconds()
+	}
+	return max(rate*c.pacingGain(), 20)
+}
+
+func (c *congestion) pacingGain() float64 {
+	switch c.mode {
+	case modeStartup:
+		return startupGain
+	case modeDrain:
+		return drainGain
+	}
+	if c.gentle {
+		return gentleCycle[c.step]
+	}
+	return cycle[c.step]
+}
+
+// observeRTT takes the round trip of a datagram that was sent once.
+func (c *congestion) observeRTT(now clock.Instant, rtt time.Duration) {
+	rtt = max(rtt, time.Microsecond)
+	c.lastRTT = rtt
+	if c.srtt == 0 {
+		c.srtt, c.rttvar = rtt, rtt/2
+	} else {
+		c.rttvar += (abs(c.srtt-rtt) - c.rttvar) / 4
+		c.srtt += (rtt - c.srtt) / 8
+	}
+	expired := now.Sub(c.minRTTAt) > minRTTLifetime
+	if c.minRTT == 0 || rtt <= c.minRTT {
+		c.minRTT, c.minRTTAt = rtt, now
+	} else if expired && c.probing == 0 && c.mode == modeSteady {
+		c.probing = now.Add(max(c.srtt, 10*time.Millisecond) + c.srtt)
+		c.minRTT = rtt // the least that is seen from now on
+	}
+	if c.probing != 0 && c.probing.Reached(now) {
+		c.probing, c.minRTTAt = 0, now
+	}
+}
+
+func abs(d time.Duration) time.Duration {
+	if d < 0 {
+		return -d
+	}
+	return d
+}
+
+// rto is the time without acknowledgement after which a datagram is sent again.
+func (c *congestion) rto(backoff int) time.Duration {
+	rto := rtoInitial
+	if c.srtt != 0 {
+		rto = max(c.srtt+4*c.rttvar, rtoMin)
+	}
+	return min(rto<<min(backoff, 5), rtoMax)
+}
+
+// reorder is how much later than its successors a datagram may arrive before it counts as lost.
+func (c *congestion) reorder() time.Duration { return min(max(c.minRTT/4, c.rttvar), c.srtt) }
+
+// acknowledged takes n datagrams that have arrived; newest is the sample of the one sent last.
+func (c *congestion) acknowledged(now clock.Instant, n int, newest *sample, inFlight int) {
+	c.delivered += uint64(n)
+	c.deliveredAt = now
+	c.roundDelivered += n
+	c.firstSentAt = max(c.firstSentAt, newest.sentAt)
+	roundStart := newest.delivered >= c.roundEnd
+	if roundStart {
+		c.endRound(now, inFlight)
+	}
+	interval := max(now.Sub(newest.deliveredAt), newest.sentAt.Sub(newest.firstSentAt))
+	if interval > 0 && interval >= c.minRTT {
+		rate := float64(c.delivered-newest.delivered) / interval.Seconds()
+		if !newest.limited || rate >= c.rate {
+			c.observeRate(rate)
+		}
+	}
+	if roundStart && !newest.limited {
+		c.checkFull()
+	}
+	c.advance(now, inFlight)
+	c.setWindow(n)
+}
+
+func (c *congestion) observeRate(rate float64) {
+	slot := &c.rates[c.round%rateRounds]
+	*slot = max(*slot, rate)
+	c.rate = max(c.rate, rate)
+}
+
+func (c *congestion) endRound(now clock.Instant, inFlight int) {
+	c.round++
+	c.roundEnd = c.delivered
+	c.rates[c.round%rateRounds] = 0
+	c.rate = 0
+	for _, rate := range c.rates {
+		c.rate = max(c.rate, rate)
+	}
+	total := c.roundLost + c.roundDelivered
+	if c.roundLost >= 8 && float64(c.roundLost) > lossHeavy*float64(total) {
+		bound := max(float64(c.roundDelivered), float64(windowMin))
+		if c.ceiling == 0 || bound*lossCut < c.ceiling {
+			c.ceiling = max(bound*lossCut, float64(2*windowMin))
+		}
+		if c.mode == modeStartup {
+			c.mode = modeDrain
+		}
+	} else if c.ceiling != 0 {
+		if c.ceiling *= 1.06; c.ceiling > WindowMax {
+			c.ceiling = 0
+		}
+	}
+	c.roundLost, c.roundDelivered = 0, 0
+	_, _ = now, inFlight
+}
+
+// checkFull ends the start once three rounds brought no growth.
+func (c *congestion) checkFull() {
+	if c.mode != modeStartup {
+		return
+	}
+	if c.rate >= c.full*1.25 {
+		c.full, c.fullCount = c.rate, 0
+		return
+	}
+	if c.fullCount++; c.fullCount >= 3 {
+		c.mode = modeDrain
+	}
+}
+
+func (c *congestion) advance(now clock.Instant, inFlight int) {
+	if c.mode == modeDrain && float64(inFlight) <= c.product() {
+		c.mode, c.stepAt = modeSteady, now
+	}
+	if c.mode != modeSteady {
+		return
+	}
+	lasted := now.Sub(c.stepAt) > c.minRTT
+	switch gain := c.pacingGain(); {
+	case gain < 1:
+		lasted = lasted || float64(inFlight) <= c.product()
+	case gain > 1:
+		lasted = lasted && (c.roundLost > 0 || float64(inFlight) >= min(gain*c.product(), float64(c.window-1)))
+		lasted = lasted || now.Sub(c.stepAt) > 4*c.minRTT
+	}
+	if lasted {
+		c.step, c.stepAt = (c.step+1)%len(cycle), now
+	}
+}
+
+// product is the number of datagrams that fill the path without a queue.
+func (c *congestion) product() float64 { return c.rate * c.minRTT.Seconds() }
+
+func (c *congestion) setWindow(n int) {
+	quantum := min(c.rate*pacingQuantum.Seconds(), 256)
+	target := windowGain*c.product() + 3*quantum + aggregation
+	if c.ceiling != 0 {
+		target = min(target, c.ceiling)
+	}
+	switch {
+	case c.rate == 0:
+		c.window += n
+	case c.mode == modeStartup && c.ceiling == 0:
+		c.window += n
+	case float64(c.window+n) <= target:
+		c.window += n
+	default:
+		c.window = int(target)
+	}
+	c.window = max(min(c.window, WindowMax), windowMin)
+}
+
+// allowed is the number of datagrams that may be under way now.
+func (c *congestion) allowed() int {
+	if c.probing != 0 {
+		return max(min(c.window, int(c.product()/2)), windowMin)
+	}
+	return c.window
+}
+
+// lost takes n datagrams that were found missing.
+func (c *congestion) lost(n int) { c.roundLost += n }
+
+// timedOut starts again carefully; what is known of the path stays.
+func (c *congestion) timedOut() { c.window = windowMin }
+
+// idle notes that the sender has nothing to send while it might.
+func (c *congestion) idle(inFlight int) { c.limited = c.delivered + uint64(max(inFlight, 1)) }

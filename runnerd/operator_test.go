@@ -1,0 +1,212 @@
+package runnerd_test
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/operator"
+	"colloid.net/ipc/packet"
+	"colloid.net/runnerd/image/imagetest"
+)
+
+// operatorHost is a host with a registry that its policy lists and a socket for operators.
+type operatorHost struct {
+	*host
+	registry *imagetest.Registry
+	socket   string
+}
+
+func newOperatorHost(t *testing.T, more string) *operatorHost {
+	h := &operatorHost{host: newHost(t), registry: imagetest.NewRegistry(t)}
+	certificates := filepath.Join(filepath.Dir(h.policy), "ca.pem")
+	if err := os.WriteFile(certificates, h.registry.CA, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.writePolicy(fmt.Sprintf("registry %s { private; ca %s }\n", h.registry.Host, certificates) +
+		strings.ReplaceAll(more, "HOST", h.registry.Host))
+	h.socket = filepath.Join(filepath.Dir(h.policy), operator.SocketName)
+	if err := h.open().ServeOperators(h.socket); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// do gives the replies of one request.
+func (h *operatorHost) do(operation, reference string, file *os.File) (replies []operator.Reply, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err = operator.Do(ctx, h.socket, operator.Request{Operation: operation, Reference: reference}, file,
+		func(r operator.Reply) { replies = append(replies, r) })
+	return replies, err
+}
+
+func (h *operatorHost) refused(operation, reference, want string) {
+	h.t.Helper()
+	if _, err := h.do(operation, reference, nil); err == nil || !strings.Contains(err.Error(), want) {
+		h.t.Errorf("%s %s: %v, want %q", operation, reference, err, want)
+	}
+}
+
+// images keeps those of the replies.
+func images(replies []operator.Reply) (list []*operator.Image) {
+	for _, r := range replies {
+		if r.Image != nil {
+			list = append(list, r.Image)
+		}
+	}
+	return list
+}
+
+func oneFile(t *testing.T, content string) v1.Image {
+	return imagetest.Image(t, runtime.GOARCH, v1.Config{}, imagetest.TarWith(t, map[string]string{"f": content}, tar.Header{Name: "f"}))
+}
+
+// TestF84_OperatorsResolveAndPull goes through the socket as the command line does.
+func TestF84_OperatorsResolveAndPull(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: images are unpacked")
+	}
+	h := newOperatorHost(t, "image_deny HOST/denied*\n")
+	digest := h.registry.Push(t, "team/web:1", oneFile(t, "first"))
+	reference := h.registry.Host + "/team/web:1"
+	replies, err := h.do(operator.OperationResolve, reference, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := replies[0].Resolved
+	if r.Digest != digest.String() || r.Reference != reference || r.Architectures[0] != runtime.GOARCH {
+		t.Errorf("%+v", r)
+	}
+	h.refused(operator.OperationResolve, h.registry.Host+"/denied:1", "the host's policy denies image")
+	h.refused(operator.OperationPull, h.registry.Host+"/denied:1", "the host's policy denies image")
+	h.refused(operator.OperationPull, h.registry.Host+"/nothing:1", "has no")
+	h.refused(operator.OperationPull, "UPPER CASE", "no reference")
+	h.refused(operator.OperationRemove, reference, "there is no image")
+	h.refused("dance", "", `operation "dance" is unknown`)
+	for _, name := range []string{reference, h.registry.Host + "/team/web@" + digest.String()} {
+		replies, err := h.do(operator.OperationPull, name, nil)
+		if err != nil || len(images(replies)) != 1 || images(replies)[0].Digest != digest.String() {
+			t.Fatalf("%s: %+v, %v", name, replies, err)
+		}
+	}
+	replies, err = h.do(operator.OperationList, "", nil)
+	if err != nil || len(images(replies)) != 1 || images(replies)[0].References[0] != reference {
+		t.Fatalf("%+v, %v", replies, err)
+	}
+	if _, err := h.do(operator.OperationRemove, digest.Hex[:12], nil); err != nil {
+		t.Error(err)
+	}
+	h.loadArchive(t)
+	audit, err := os.ReadFile(filepath.Join(h.directory, "audit.log"))
+	if err != nil || !strings.Contains(string(audit), fmt.Sprintf(`image pull "%s": done`, reference)) ||
+		!strings.Contains(string(audit), "uid=0") {
+		t.Errorf("audit log: %s, %v", audit, err)
+	}
+}
+
+// loadArchive loads an image by descriptor, finds it by name, and prunes it.
+func (h *operatorHost) loadArchive(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "docker.tar")
+	tag, err := name.NewTag("localhost/tool:1")
+	if err == nil {
+		err = tarball.WriteToFile(path, tag, oneFile(t, "loaded"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	replies, err := h.do(operator.OperationLoad, "", file)
+	if err != nil || len(images(replies)) != 1 {
+		t.Fatalf("%+v, %v", replies, err)
+	}
+	loaded := images(replies)[0]
+	if replies, err = h.do(operator.OperationResolve, "localhost/tool:1", nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := replies[0].Resolved; r.Digest != loaded.Digest || !r.Loaded {
+		t.Errorf("%+v, loaded %+v", r, loaded)
+	}
+	h.refused(operator.OperationLoad, "", "carries no file")
+	if replies, err = h.do(operator.OperationPrune, "", nil); err != nil || len(images(replies)) != 1 {
+		t.Errorf("%+v, %v", replies, err)
+	}
+}
+
+// TestF135_StrangersAreNotServed connects as nobody, with the socket open to all, and as a server that is
+// neither root nor the caller.
+func TestF135_StrangersAreNotServed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it becomes somebody else")
+	}
+	h := newOperatorHost(t, "")
+	if info, err := os.Stat(h.socket); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	os.Chmod(h.socket, 0o666)
+	for directory := filepath.Dir(h.socket); directory != "/tmp" && directory != "/"; directory = filepath.Dir(directory) {
+		os.Chmod(directory, 0o755)
+	}
+	err := asNobody(func() error {
+		conn, err := packet.Dial(h.socket)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		// Refused before it is read, so writing may fail.
+		_ = conn.Send(operator.Request{Version: operator.Version, Operation: operator.OperationList}, nil)
+		var reply operator.Reply
+		if _, err := conn.Receive(&reply); err != nil {
+			return err
+		}
+		if !strings.Contains(reply.Error, "permission denied") {
+			t.Errorf("a stranger hears %+v", reply)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	fake := filepath.Join(filepath.Dir(h.socket), "fake.sock")
+	os.Chmod(filepath.Dir(fake), 0o777)
+	var listener net.Listener
+	if err := asNobody(func() (err error) { listener, err = net.Listen("unixpacket", fake); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	err = operator.Do(context.Background(), fake, operator.Request{Operation: operator.OperationList}, nil, func(operator.Reply) {})
+	if err == nil || !strings.Contains(err.Error(), "served by user 65534") {
+		t.Errorf("somebody else's socket: %v", err)
+	}
+}
+
+// asNobody runs a function on a thread that has become another user, and spends the thread.
+func asNobody(f func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
+			result <- errno
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}

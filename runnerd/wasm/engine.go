@@ -1,0 +1,105 @@
+package wasm
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+)
+
+const (
+	// startPatience bounds how long the start function and _initialize of a module may take.
+	startPatience = 10 * time.Second
+	// compilePatience bounds compiling, which cannot be interrupted: the worker ends instead.
+	compilePatience = time.Minute
+)
+
+// engine is one compiled module.
+type engine struct {
+	runtime  wazero.Runtime
+	compiled wazero.CompiledModule
+	module   *Module
+	pool     memoryPool
+}
+
+type systemRandom struct{}
+
+func (systemRandom) Read(p []byte) (int, error) { return rand.Read(p) }
+
+// configOf is the configuration of the runtime; the interpreter serves tests only.
+func configOf(pages uint32, interpreter bool) wazero.RuntimeConfig {
+	config := wazero.NewRuntimeConfig()
+	if interpreter {
+		config = wazero.NewRuntimeConfigInterpreter()
+	}
+	return config.WithCloseOnContextDone(true).WithMemoryLimitPages(pages).WithDebugInfoEnabled(false).
+		WithCoreFeatures(api.CoreFeaturesV2)
+}
+
+// open compiles the module, from the cache where it is.
+func (w *worker) open(ctx context.Context, binary []byte, interpreter bool) error {
+	module, err := Prepare(binary, w.settings.Deterministic, w.settings.MemoryPages)
+	if err != nil {
+		return err
+	}
+	config := configOf(w.settings.MemoryPages, interpreter)
+	store := cache{w.settings.CacheDirectory, w.settings.CacheKey}
+	cached := store.directory != "" && len(store.key) > 0
+	if cached {
+		err := store.verify()
+		var files wazero.CompilationCache
+		if err == nil {
+			files, err = wazero.NewCompilationCacheWithDir(store.directory)
+		}
+		if err != nil {
+			fmt.Fprintf(w.log, "the compile cache cannot be used: %v\n", err)
+			cached = false
+		} else {
+			config = config.WithCompilationCache(files)
+		}
+	}
+	w.engine = &engine{module: module, runtime: wazero.NewRuntimeWithConfig(ctx, config)}
+	if err := w.exportHost(ctx, w.engine.runtime); err != nil {
+		return err
+	}
+	if err := w.exportWASI(ctx, w.engine.runtime); err != nil {
+		return err
+	}
+	if w.engine.compiled, err = w.engine.runtime.CompileModule(ctx, module.Binary); err != nil {
+		return fmt.Errorf("the module is invalid: %s", firstLine(err))
+	}
+	module.Binary = nil
+	if cached {
+		store.seal()
+	}
+	return nil
+}
+
+// instantiate makes an instance and runs its start function and _initialize within startPatience.
+func (w *worker) instantiate(ctx context.Context, seed [32]byte) (api.Module, error) {
+	config, err := w.instanceConfig(seed)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(experimental.WithMemoryAllocator(ctx, &w.engine.pool), startPatience)
+	defer cancel()
+	previous := w.callContext
+	w.callContext = ctx
+	defer func() { w.callContext = previous }()
+	if w.engine.module.Style == StyleFunctions {
+		config = config.WithStartFunctions(initializeExport)
+	}
+	instance, err := w.engine.runtime.InstantiateModule(ctx, w.engine.compiled, config)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return nil, fmt.Errorf("the module's start function took longer than %v", startPatience)
+		}
+		return nil, fmt.Errorf("the module cannot be instantiated: %s", firstLine(err))
+	}
+	return instance, nil
+}

@@ -1,0 +1,1 @@
+(module (func $s (loop $l (br $l))) (start $s))

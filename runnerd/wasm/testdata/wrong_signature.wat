@@ -1,0 +1,1 @@
+(module (import "colloid" "colloid_time" (func (param i32))) (func (export "colloid_invoke")))

@@ -1,0 +1,150 @@
+package wasm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/sys"
+	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/invoke"
+)
+
+// worker is the state of the process. All of it but connection belongs to the executor's goroutine.
+type worker struct {
+	settings *Settings
+	engine   *engine
+	log      io.Writer // for what the worker itself says
+	stdout   io.Writer // of the module, as stderr
+	stderr   io.Writer
+	connection
+
+	instance    api.Module // of the last invocation, nil = make one
+	invocations uint64
+	callContext context.Context // bounds what the module waits for in the host
+	call        *invoke.Invocation
+	output      []byte
+	metrics     []*invoke.Metric
+	view        view
+	logical     int64
+	rates       struct{ reads, writes, metrics bucket }
+}
+
+func newWorker(settings *Settings, log io.Writer) *worker {
+	w := &worker{
+		settings: settings, log: log, stdout: os.Stdout, stderr: os.Stderr, callContext: context.Background(),
+	}
+	w.connection.queue = make(chan task, invoke.InvocationsMax)
+	w.rates.reads = newBucket(invoke.ReadsPerSecond)
+	w.rates.writes = newBucket(invoke.WritesPerSecond)
+	w.rates.metrics = newBucket(invoke.MetricsPerSecond)
+	return w
+}
+
+// Main is the program "runnerd wasm-worker". first is the number of the first extra descriptor. It returns
+// the exit status.
+func Main(first int) int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	go func() { <-signals; os.Exit(0) }()
+	code, err := serve(first)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s%s\n", ReasonPrefix, strings.ReplaceAll(err.Error(), "\n", " "))
+	}
+	return code
+}
+
+func serve(first int) (int, error) {
+	settingsFile := os.NewFile(uintptr(first+ExtraSettings), "settings")
+	settings, err := readSettings(settingsFile)
+	settingsFile.Close()
+	if err != nil {
+		return ExitModule, err
+	}
+	if err := confine(true); err != nil {
+		return ExitModule, err
+	}
+	w := newWorker(settings, os.Stderr)
+	if err := w.load(first + ExtraModule); err != nil {
+		return ExitModule, err
+	}
+	if err := confine(len(settings.Volumes) > 0); err != nil {
+		return ExitModule, err
+	}
+	listener := os.NewFile(uintptr(first+ExtraListener), "listener")
+	w.accept(listener, invoke.Hello{
+		Style: invoke.Style(w.engine.module.Style), Deterministic: settings.Deterministic,
+	})
+	if w.engine.module.Style == StyleService {
+		w.refuseInvocations()
+		return w.runService(context.Background())
+	}
+	instance, err := w.instantiate(context.Background(), [32]byte{})
+	if err != nil {
+		return ExitModule, err
+	}
+	if settings.Deterministic {
+		_ = instance.Close(context.Background()) // it was only to see whether there can be one
+	} else {
+		w.instance = instance
+	}
+	runtime.GC()
+	debug.FreeOSMemory()
+	for t := range w.queue {
+		_ = t.connection.Send(w.execute(t.call)) // a meshd that has gone needs no result
+	}
+	return 0, nil
+}
+
+// load reads and compiles the module.
+func (w *worker) load(descriptor int) error {
+	guard := time.AfterFunc(compilePatience, func() {
+		fmt.Fprintf(os.Stderr, "%sthe module takes longer than %v to compile\n", ReasonPrefix, compilePatience)
+		os.Exit(ExitModule)
+	})
+	defer guard.Stop()
+	file := os.NewFile(uintptr(descriptor), "module")
+	binary, err := io.ReadAll(io.NewSectionReader(file, 0, ModuleSizeMax+1))
+	file.Close()
+	if err != nil {
+		return fmt.Errorf("read the module: %w", err)
+	}
+	return w.open(context.Background(), binary, false)
+}
+
+// refuseInvocations answers them while the executor runs a service.
+func (w *worker) refuseInvocations() {
+	go func() {
+		for t := range w.queue {
+			_ = t.connection.Send(&invoke.Result{ID: t.call.ID, Errno: invoke.ErrorUnsupported,
+				Output: []byte("the module is a service (it exports _start), it takes no invocations")})
+		}
+	}()
+}
+
+// runService runs _start as the workload; the exit code of the module is that of the worker.
+func (w *worker) runService(ctx context.Context) (int, error) {
+	instance, err := w.instantiate(ctx, [32]byte{})
+	if err != nil {
+		return ExitModule, err
+	}
+	defer instance.Close(ctx)
+	_, err = instance.ExportedFunction(startExport).Call(ctx)
+	var exit *sys.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case errors.As(err, &exit):
+		return int(exit.ExitCode() & 0xff), nil
+	}
+	return ExitTrap, fmt.Errorf("trapped: %s", firstLine(err))
+}
