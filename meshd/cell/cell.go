@@ -206,7 +206,7 @@ func (c *Cell) enter(cluster Cluster) {
 		Observed:  c.observedBy,
 		Direct:    func(now clock.Instant, m *member) bool { return c.nat.Direct(now, m) },
 		MayAccuse: func(now clock.Instant, m *member) bool { return c.nat.MayAccuse(now, m) },
-		Detour:    func(now clock.Instant, m *member) { c.nat.Detour(now, m) },
+		Detour:    func(now clock.Instant, m *member) { c.detour(m) },
 	})
 	c.enterNetwork()
 	c.gossip = gossip.New(gossip.Options{

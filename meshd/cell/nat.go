@@ -267,10 +267,13 @@ func (c *Cell) tickNetwork() {
 		c.wantSession(peer)
 	}
 	c.catchUp()
-	if c.nat.Changed() && c.contactDue == 0 {
-		c.contactDue = c.now.Add(contactDelay)
-		if c.contactSaid != 0 {
-			c.contactDue = max(c.contactDue, c.contactSaid.Add(contactPause))
+	if c.nat.Changed() {
+		c.chooseAgain()
+		if c.contactDue == 0 {
+			c.contactDue = c.now.Add(contactDelay)
+			if c.contactSaid != 0 {
+				c.contactDue = max(c.contactDue, c.contactSaid.Add(contactPause))
+			}
 		}
 	}
 	if c.contactDue == 0 || !c.contactDue.Reached(c.now) || c.phase == Booting {
@@ -281,11 +284,41 @@ func (c *Cell) tickNetwork() {
 	c.publish(state.ContactKey(c.config.Self), append(state.AppendCellContact(nil, c.ownContact()), c.config.ContactExtension...))
 }
 
+// chooseAgain looks at the candidates of all members anew: which of them are on this side of a router depends
+// on what this cell knows of its own (F33).
+func (c *Cell) chooseAgain() {
+	c.members.Each(func(m *member) bool {
+		if view := c.views.cells[m.ID]; view != nil && view.hasContact {
+			c.chooseAddress(m, view, false, false)
+		}
+		return true
+	})
+}
+
+// detour hears that others reach a member which did not answer this cell. The address may be the wrong one:
+// another of its candidates is asked, and counts if it answers.
+func (c *Cell) detour(m *member) {
+	c.nat.Detour(c.now, m)
+	var others [state.CandidatesMax]netip.AddrPort
+	count := 0
+	for _, candidate := range m.Candidates {
+		if candidate.Address != m.Address && c.admissible(candidate.Address) && count < len(others) {
+			others[count] = candidate.Address
+			count++
+		}
+	}
+	if count > 0 && !m.NeedsHelp() {
+		c.checkAddress(m.ID, others[c.config.Random.IntN(count)])
+	}
+}
+
 // A cell behind a router misses some of what is sent to it while the others do not know its homes yet. For
-// catchUpFor after it became active it asks one of them whether there is more, every catchUpPause.
+// catchUpFor after it became active, and for as long as it has no home, it asks one of them whether there is
+// more, every catchUpPause; without a home, the cell that was heard last: who may become one, it must be told.
 const (
 	catchUpFor   = 20 * time.Second
 	catchUpPause = 2500 * time.Millisecond
+	catchUpSlow  = 20 * time.Second // after that
 )
 
 func (c *Cell) catchUp() {
@@ -296,12 +329,31 @@ func (c *Cell) catchUp() {
 	if c.caughtUntil == 0 {
 		c.caughtUntil = c.now.Add(catchUpFor)
 	}
+	if !c.nat.Restricted() || !c.caughtUp.Reached(c.now) {
+		return
+	}
 	homes := c.nat.Homes()
-	if len(homes) == 0 || c.caughtUntil.Reached(c.now) || !c.caughtUp.Reached(c.now) {
+	if len(homes) > 0 && c.caughtUntil.Reached(c.now) {
 		return
 	}
 	c.caughtUp = c.now.Add(catchUpPause)
-	c.wantSession(homes[0])
+	if c.caughtUntil.Reached(c.now) {
+		c.caughtUp = c.now.Add(catchUpSlow)
+	}
+	if len(homes) > 0 {
+		c.wantSession(homes[0])
+		return
+	}
+	var last *member
+	c.members.Each(func(m *member) bool {
+		if c.answers(m) && m.Heard != 0 && c.now.Sub(m.Heard) < heardLately && (last == nil || m.Heard > last.Heard) {
+			last = m
+		}
+		return true
+	})
+	if last != nil {
+		c.wantSession(last.ID)
+	}
 }
 
 func (c *Cell) networkDeadline() clock.Instant {

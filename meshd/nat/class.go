@@ -108,18 +108,21 @@ func (v *view) dialled(arrived, strange bool) {
 	}
 }
 
-// class is what the reports and dial-backs add up to.
-func (v *view) class(before wire.Reach) wire.Reach {
+// class is what the reports and dial-backs add up to. Behind a router only a call of a stranger proves that
+// everybody gets through: a restricted cone lets all ports of acquaintances in (F31). A cell whose own address
+// is global has no such thing before it; there a call from another port does.
+func (v *view) class(before wire.Reach, translated bool) wire.Reach {
+	open := v.refuted < dialsProve && (v.confirmed || !translated)
 	switch {
-	case v.refuted < dialsProve && v.answered >= dialsProve:
+	case open && v.answered >= dialsProve:
 		return wire.ReachPublic
-	case before == wire.ReachPublic && v.refuted < dialsProve && v.missed < dialsRefute:
+	case open && before == wire.ReachPublic && v.missed < dialsRefute:
 		return wire.ReachPublic
 	case v.differed >= votesDiffer:
 		return wire.ReachRelayed
 	case before == wire.ReachRelayed && v.agreed == 0:
 		return wire.ReachRelayed
-	case v.agreed > 0 && (v.missed >= dialsRefute || v.refuted >= dialsProve):
+	case v.agreed > 0 && (v.missed >= dialsRefute || v.refuted >= dialsProve || v.answered >= dialsProve):
 		return wire.ReachPunched
 	case before == wire.ReachPunched:
 		return wire.ReachPunched
@@ -271,7 +274,8 @@ func (t *Traversal) Finding() Finding {
 // judge notes changes of the class.
 func (t *Traversal) judge(now clock.Instant) {
 	for s := range t.views {
-		if class := t.views[s].class(t.class[s]); class != t.class[s] {
+		v := &t.views[s]
+		if class := v.class(t.class[s], v.at != 0 && !t.isOwn(v.observed)); class != t.class[s] {
 			t.class[s] = class
 			t.changed = true
 			t.forgiveAll(now) // whoever could not be reached before may be reachable now
@@ -376,7 +380,7 @@ func (t *Traversal) tickDial(now clock.Instant) {
 	}
 	d.next = now.Add(dialInterval)
 	v := &t.views[t.scope()]
-	if v.answered >= dialsProve || v.missed >= 2*dialsRefute || v.refuted >= dialsProve {
+	if t.reserved == 0 && (v.answered >= dialsProve || v.missed >= 2*dialsRefute || v.refuted >= dialsProve) {
 		d.next = now.Add(dialSettled)
 	}
 	t.beginDial(now)
@@ -459,9 +463,12 @@ func (t *Traversal) DialBack(now clock.Instant, nonce uint32, from netip.AddrPor
 
 // reserve keeps one member unknown to this cell's router until it has called back: only calls from such an
 // address tell a filter that looks at addresses from none at all (F31). It is done where it matters, for
-// cells with private addresses in a cluster with global ones, and only at the beginning.
+// cells with private addresses in a cluster with global ones: at the beginning, and as long as everybody
+// who called was an acquaintance, whenever somebody new turns up.
 func (t *Traversal) reserve(now clock.Instant) {
-	if t.reserveUntil != 0 || t.options.Members.Len() < 2 || !t.privateOnly() {
+	v := &t.views[t.scope()]
+	undecided := t.reserveUntil == 0 || t.translated() && v.answered >= dialsProve && !v.confirmed && v.refuted < dialsProve
+	if !undecided || t.reserved != 0 && !t.reserveUntil.Reached(now) || t.options.Members.Len() < 2 || !t.privateOnly() {
 		return
 	}
 	var found [1]*overlay.Member
@@ -470,6 +477,7 @@ func (t *Traversal) reserve(now clock.Instant) {
 	})
 	if len(list) > 0 {
 		t.reserved, t.reserveUntil = list[0].ID, now.Add(reserveFor)
+		t.dial.next = clock.Earliest(t.dial.next, now.Add(dialInterval/5))
 	}
 }
 

@@ -118,23 +118,26 @@ func TestF32_ANewAddressIsNoSymmetricRouter(t *testing.T) {
 func TestF31_StrangersDecide(t *testing.T) {
 	var v view
 	v.dialled(true, false)
-	if v.class(wire.ReachUnknown) != wire.ReachUnknown {
+	if v.class(wire.ReachUnknown, false) != wire.ReachUnknown {
 		t.Error("one call is enough")
 	}
 	v.dialled(true, false)
-	if v.class(wire.ReachUnknown) != wire.ReachPublic {
+	if v.class(wire.ReachUnknown, false) != wire.ReachPublic {
 		t.Error("two calls are not enough")
+	}
+	if v.class(wire.ReachUnknown, true) == wire.ReachPublic || v.class(wire.ReachPublic, true) == wire.ReachPublic {
+		t.Error("a restricted cone that only met acquaintances calls itself public")
 	}
 	v.dialled(false, true)
 	v.dialled(false, true)
 	v.dialled(true, false)
 	v.dialled(true, false)
-	if v.class(wire.ReachUnknown) == wire.ReachPublic {
+	if v.class(wire.ReachUnknown, false) == wire.ReachPublic {
 		t.Error("strangers do not get through, and the cell calls itself public")
 	}
 	v.dialled(true, true)
 	v.dialled(true, true)
-	if v.class(wire.ReachUnknown) != wire.ReachPublic {
+	if v.class(wire.ReachUnknown, true) != wire.ReachPublic {
 		t.Error("strangers get through again")
 	}
 }
