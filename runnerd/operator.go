@@ -311,7 +311,7 @@ const progressEvery = 250 * time.Millisecond
 func (s *Supervisor) openImages() error {
 	client, err := image.Open(image.Options{
 		Directory: filepath.Join(s.options.Directory, "images"), Credentials: s.options.Credentials,
-		Owners: s.options.Owners, Log: s.options.Log, Hosts: s.registryHosts,
+		Owners: s.options.Owners, Log: s.options.Log, Hosts: s.registryHosts, Command: s.options.ImagesCommand,
 	})
 	s.images = client
 	return err

@@ -20,6 +20,7 @@ import (
 	"colloid.net/ipc/operator"
 	"colloid.net/ipc/packet"
 	"colloid.net/runnerd/image/imagetest"
+	"colloid.net/runnerd/runnerdtest"
 )
 
 // operatorHost is a host with a registry that its policy lists and a socket for operators.
@@ -31,6 +32,7 @@ type operatorHost struct {
 
 func newOperatorHost(t *testing.T, more string) *operatorHost {
 	h := &operatorHost{host: newHost(t), registry: imagetest.NewRegistry(t)}
+	h.images = []string{runnerdtest.Static(t)} // a test binary with cgo cannot give up rights in all its threads
 	certificates := filepath.Join(filepath.Dir(h.policy), "ca.pem")
 	if err := os.WriteFile(certificates, h.registry.CA, 0o644); err != nil {
 		t.Fatal(err)

@@ -20,11 +20,12 @@ type Options struct {
 	// Network gives containers a network; nil = they have nothing but lo.
 	Network Network
 	// Images replaces the image store of Directory, for tests.
-	Images   Images
-	Software string      // for Hello
-	Log      *log.Logger // for people; nil = standard error
-	Timing   Timing      // zero = the constants below
-	Worker   string      // the binary of Wasm workers, "" = this one; it must be static
+	Images        Images
+	Software      string      // for Hello
+	Log           *log.Logger // for people; nil = standard error
+	Timing        Timing      // zero = the constants below
+	Worker        string      // the binary of Wasm workers, "" = this one; it must be static
+	ImagesCommand []string    // starts the children for images; nil = this program
 }
 
 // Timing lets tests shorten what production never changes. Zero fields mean the defaults.

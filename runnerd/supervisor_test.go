@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 
 // host is one test host: a state directory, a policy, a listed binary.
 type host struct {
+	images    []string // command of the children for images
 	t         *testing.T
 	directory string
 	policy    string
@@ -86,7 +87,7 @@ func (h *host) replacePolicy(text string) {
 func (h *host) open() *runnerd.Supervisor {
 	h.t.Helper()
 	s, err := runnerd.Open(runnerd.Options{
-		Directory: h.directory, PolicyFile: h.policy, Groups: h.groups, Timing: h.timing, Worker: h.worker,
+		Directory: h.directory, PolicyFile: h.policy, Groups: h.groups, Timing: h.timing, Worker: h.worker, ImagesCommand: h.images,
 		Log: log.New(testWriter{h.t}, "", 0),
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/bits"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,7 +102,7 @@ func fakeStatus(socket, bind string, neighbours bool) uds.Status {
 func fakeBinaries(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	if err := Build(t.Context(), directory, "./cmd/colloid", "./cmd/runnerd", "./examples/hello"); err != nil {
+	if err := Build(t.Context(), directory, "./cmd/colloid", "./cmd/runnerd", "./cmd/runnerd-shim", "./cmd/runnerd-wasm", "./examples/hello"); err != nil {
 		t.Fatal(err)
 	}
 	self, err := os.Executable()
@@ -216,8 +217,16 @@ func checkIdentities(t *testing.T, c *Cluster, cell *Cell) {
 		}
 		uid, _, _ := strings.Cut(fields["Uid"], "\t")
 		seen = append(seen, fmt.Sprintf("%s uid %s effective %s", fields["Name"], uid, fields["CapEff"]))
+		rights, err := strconv.ParseUint(fields["CapEff"], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The launcher has a test of the list itself; root's own set has 41.
+		if n := bits.OnesCount64(rights); fields["Name"] == "runnerd" && (n == 0 || n > 16) {
+			t.Errorf("runnerd has %d capabilities: %x", n, rights)
+		}
 	}
-	for _, want := range []string{"uid 0 effective 00000000000000e3", "effective 0000000000000000"} {
+	for _, want := range []string{"runnerd uid 0 effective", "effective 0000000000000000"} {
 		if !slices.ContainsFunc(seen, func(s string) bool { return strings.Contains(s, want) }) {
 			t.Errorf("no process has %q: %q", want, seen)
 		}

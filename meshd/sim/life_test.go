@@ -24,28 +24,6 @@ func readyNow(w *World, image string) (n int) {
 	return n
 }
 
-func TestF75_CheckerFires(t *testing.T) {
-	broken(t, "F75", quietWorkload(), func(w *World) {
-		w.After(90*time.Second, func() { // two cells stop what serves at the same time
-			for _, n := range w.Nodes() {
-				for _, i := range n.host.sorted() {
-					n.host.Do(reconcile.Action{Kind: reconcile.Stop, ID: i.id, Key: i.key})
-					delete(n.host.instances, i.id)
-				}
-			}
-		})
-	})
-}
-
-func TestF83_CheckerFires(t *testing.T) {
-	broken(t, "F83", quietWorkload(), func(w *World) {
-		w.After(90*time.Second, func() { // a cell starts without the environment
-			raw, _ := workload.Encode(&workload.Spec{Runtime: workload.RuntimeProcess, Image: "/bin/x", EnvironmentDigest: [32]byte{1}})
-			w.Node(0).host.Do(reconcile.Action{Kind: reconcile.Start, Key: "spread.web", Spec: raw})
-		})
-	})
-}
-
 // F75: updates one after the other, also while datagrams are lost, late and twice: never more than
 // max_unavailable are missing, and each update ends.
 func TestF75_UpdatesInBadWeather(t *testing.T) {

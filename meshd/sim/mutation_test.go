@@ -15,6 +15,7 @@ import (
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
+	"colloid.net/workload"
 )
 
 // A checker that never fires proves nothing. Each rule is broken here once, on purpose, in a world that
@@ -329,6 +330,28 @@ func TestPanic_CheckerFires(t *testing.T) {
 func TestStorage_CheckerFires(t *testing.T) {
 	broken(t, "storage", nil, func(w *World) {
 		w.After(time.Second, func() { w.Node(0).disk.AppendWrite(1<<40, []byte("no record")) })
+	})
+}
+
+func TestF75_CheckerFires(t *testing.T) {
+	broken(t, "F75", quietWorkload(), func(w *World) {
+		w.After(90*time.Second, func() { // two cells stop what serves at the same time
+			for _, n := range w.Nodes() {
+				for _, i := range n.host.sorted() {
+					n.host.Do(reconcile.Action{Kind: reconcile.Stop, ID: i.id, Key: i.key})
+					delete(n.host.instances, i.id)
+				}
+			}
+		})
+	})
+}
+
+func TestF83_CheckerFires(t *testing.T) {
+	broken(t, "F83", quietWorkload(), func(w *World) {
+		w.After(90*time.Second, func() { // a cell starts without the environment
+			raw, _ := workload.Encode(&workload.Spec{Runtime: workload.RuntimeProcess, Image: "/bin/x", EnvironmentDigest: [32]byte{1}})
+			w.Node(0).host.Do(reconcile.Action{Kind: reconcile.Start, Key: "spread.web", Spec: raw})
+		})
 	})
 }
 

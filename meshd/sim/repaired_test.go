@@ -222,7 +222,7 @@ func TestF1_F13_CellBehindARunThatSaidNothing(t *testing.T) {
 	}
 }
 
-// A machine leaves while one of its workloads is in CONFLICT: nothing runs on where nobody watches it (F8; sim
+// A machine leaves by force while one of its workloads is in CONFLICT: nothing runs on where nobody watches it (F8; sim
 // seed 496).
 func TestF8_LeaverStopsWhatIsInConflict(t *testing.T) {
 	for _, seed := range seeds(3) {
@@ -238,7 +238,7 @@ func TestF8_LeaverStopsWhatIsInConflict(t *testing.T) {
 		w.Heal()
 		until(t, w, time.Minute, "conflict", func() bool { return settled(w) && len(w.conflicts()) == 1 })
 		leaver := w.Node(2)
-		leaver.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 5}}, func(cell.Response) {})
+		leaver.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 5, 1}}, func(cell.Response) {})
 		until(t, w, time.Minute, "left", func() bool { return leaver.cell.ClusterID() != w.cluster })
 		run(t, w, time.Second)
 		if len(leaver.Running()) != 0 || len(w.Node(0).Running()) != 1 || len(w.Node(1).Running()) != 1 {
