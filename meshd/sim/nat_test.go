@@ -56,6 +56,9 @@ func TestF35_F36_EveryPairOfRouters(t *testing.T) {
 		var table strings.Builder
 		for _, a := range w.Nodes() {
 			fmt.Fprintf(&table, "%-16s", a.NAT)
+			if reach := a.cell.Finding().Reach; a.NAT == RestrictedCone && reach != wire.ReachPunched {
+				t.Errorf("seed %d: n%d, a restricted cone, calls itself %v", seed, a.Index, reach)
+			}
 			for _, b := range w.Nodes() {
 				if a == b {
 					table.WriteString("  -")
@@ -289,6 +292,35 @@ func TestF155_RelayedDatagramsTeachNoAddress(t *testing.T) {
 			for _, other := range w.Nodes() {
 				if at := n.cell.AddressOf(other.ID()); at.IsValid() && !places[other.ID()][at.Addr().String()] {
 					t.Fatalf("n%d looks for n%d at %v", n.Index, other.Index, at)
+				}
+			}
+		}
+	}
+}
+
+// What a cell behind a router says in a stream reaches every other cell, and theirs reach it, whatever is between
+// them: straight, through a home of either, or through both (STREAM-3, F36).
+func TestSTREAM3_F36_StreamsThroughAnyRouter(t *testing.T) {
+	kinds := []NATKind{Public, Public, Public, Symmetric, Symmetric, PortRestricted, Blocked, OneToOne}
+	for _, seed := range seeds(3) {
+		w := formBehind(t, seed, kinds, NetworkOptions{})
+		run(t, w, 30*time.Second)
+		for _, from := range w.Nodes() {
+			for _, to := range w.Nodes() {
+				if from == to {
+					continue
+				}
+				const size = 1 << 20
+				took := listen(t, to, wire.StreamLogs)
+				begin := w.Now()
+				e := dial(t, from, to, wire.StreamLogs, size)
+				w.Until(20*time.Second, func() bool { return len(*took) == 1 && (*took)[0].ended })
+				if len(*took) != 1 || (*took)[0].got != size {
+					t.Errorf("seed %d: %v to %v: accepted %d, wrote %d, reason %v", seed, from.NAT, to.NAT, len(*took), e.wrote, e.reason)
+					continue
+				}
+				if took := w.Now() - begin; took > 3*time.Second {
+					t.Errorf("seed %d: %v to %v: 1 MiB took %v", seed, from.NAT, to.NAT, took)
 				}
 			}
 		}
