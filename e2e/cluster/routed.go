@@ -35,6 +35,13 @@ const (
 	Blocked        Router = "blocked"         // only the first cell can be talked to
 )
 
+// Behind returns routers for Options: the last of the cells is behind one, the others are public.
+func Behind(kind Router, cells int) []Router {
+	routers := slices.Repeat([]Router{NoRouter}, cells)
+	routers[cells-1] = kind
+	return routers
+}
+
 const (
 	outside    = "wan0"
 	inside     = "lan0"
