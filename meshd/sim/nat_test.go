@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"colloid.net/ipc/uds"
+	"colloid.net/meshd/clock"
 	"colloid.net/meshd/nat"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -324,5 +326,65 @@ func TestSTREAM3_F36_StreamsThroughAnyRouter(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Behind routers, through relays and in relayed streams, nothing that was planted can be read from the wire: the
+// configuration, what a stream says, the cluster's key (F17, F36, F151).
+func TestF17_F36_NothingIsReadableThroughRelays(t *testing.T) {
+	w := formBehind(t, 1, []NATKind{Public, Public, Symmetric, Symmetric, PortRestricted, Blocked}, NetworkOptions{})
+	run(t, w, 20*time.Second)
+	key := w.Node(0).disk.cluster.Key
+	planted := map[string][]byte{
+		"the configuration": []byte("planted-in-the-specification"), "the name of a workload": []byte("spread.hidden"),
+		"a stream": []byte("planted-in-a-stream-planted-in-a-stream"), "the cluster's key": key[:],
+	}
+	relayed, bulk := 0, 0
+	w.network.tap = func(_, _ *Node, datagram []byte) {
+		if wire.IsRelay(datagram) {
+			relayed++
+		} else if len(datagram) > 1100 {
+			bulk++
+		}
+		for name, secret := range planted {
+			if bytes.Contains(datagram, secret) {
+				t.Fatalf("a datagram shows %s", name)
+			}
+		}
+	}
+	w.Node(2).Set("spread.hidden", Spec(2, "/bin/"+string(planted["the configuration"])), uds.ExpectAny, nil)
+	took := listen(t, w.Node(3), wire.StreamLogs)
+	e := &talker{t: t, hold: true}
+	w.Node(2).Input(func(clock.Instant) {
+		s, err := w.Node(2).cell.Streams().Open(w.Node(3).ID(), wire.StreamLogs, []byte("spread.hidden"), nil, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.s = s
+		for range 1000 {
+			if n, err := s.Write(planted["a stream"]); err != nil || n == 0 {
+				break
+			}
+		}
+		s.CloseWrite()
+	})
+	var seen []byte
+	w.Until(20*time.Second, func() bool {
+		if len(*took) == 1 && (*took)[0].onRead == nil {
+			(*took)[0].onRead = func(piece []byte) { seen = append(seen, piece...) }
+		}
+		return len(*took) == 1 && (*took)[0].ended
+	})
+	if !bytes.Contains(seen, planted["a stream"]) || len(seen) < 30000 {
+		t.Fatalf("%d bytes of the stream arrived", len(seen))
+	}
+	w.Node(4).PowerOff()
+	w.Node(4).Wipe()
+	w.Node(4).Boot()
+	run(t, w, 10*time.Millisecond)
+	w.Node(4).Connect(w.Node(0))
+	run(t, w, time.Minute)
+	if entries, _ := value(w.Node(4), "spread.hidden"); entries != 1 || relayed < 100 || bulk < 30 {
+		t.Fatalf("too little happened: %d entries, %d relayed, %d long datagrams", entries, relayed, bulk)
 	}
 }
