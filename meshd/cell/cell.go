@@ -105,6 +105,8 @@ type Cell struct {
 	candidates  [state.CandidatesMax]state.Candidate
 	contactDue  clock.Instant // of publishing the own contact, 0 = it is as published
 	contactSaid clock.Instant
+	againFrom   wire.CellID // see recoverAgain
+	againDue    clock.Instant
 	caughtUp    clock.Instant // next time, see catchUp
 	caughtUntil clock.Instant // 0 = not begun
 
@@ -297,6 +299,9 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 	case wire.TypePong:
 		if from.IsValid() && c.addressConfirmed(sender, from, header.Nonce) {
 			return
+		}
+		if m := c.members.Get(sender); m != nil && from.IsValid() {
+			c.nat.Pong(c.now, m, from, header.Nonce, payload)
 		}
 		c.detector.Receive(c.now, sender, from, header, payload)
 	case wire.TypePing, wire.TypePingReq, wire.TypePingReqAck:

@@ -43,7 +43,7 @@ func (c *Cell) enterNetwork() {
 	}
 	c.nat = nat.New(options)
 	c.nat.SetMapped(c.mapped)
-	c.contactDue, c.contactSaid = 0, 0
+	c.contactDue, c.contactSaid, c.againDue = 0, 0, 0
 }
 
 // question reports whether a message is answered by whoever gets it.
@@ -254,6 +254,10 @@ func (c *Cell) SetMapped(now clock.Instant, addresses []netip.AddrPort) {
 	c.nat.SetMapped(c.mapped)
 }
 
+// recoverAgain is when a cell whose router gave it another place asks once more what it missed: until then some
+// sent to where it was.
+const recoverAgain = 1500 * time.Millisecond
+
 // contactDelay collects changes of the own contact; contactPause is the least time between two of them.
 const (
 	contactDelay = 100 * time.Millisecond
@@ -264,7 +268,14 @@ const (
 func (c *Cell) tickNetwork() {
 	c.nat.Tick(c.now)
 	if peer := c.nat.Recovered(); peer != 0 && c.phase != Booting {
+		c.sessions.Abandon()
+		c.sessionsWanted = c.sessionsWanted[:0] // they were for less
 		c.wantSession(peer)
+		c.againFrom, c.againDue = peer, c.now.Add(recoverAgain)
+	}
+	if c.againDue != 0 && c.againDue.Reached(c.now) {
+		c.againDue = 0
+		c.wantSession(c.againFrom)
 	}
 	c.catchUp()
 	if c.nat.Changed() {
@@ -358,6 +369,9 @@ func (c *Cell) catchUp() {
 
 func (c *Cell) networkDeadline() clock.Instant {
 	next := c.nat.Deadline()
+	if c.againDue != 0 {
+		next = clock.Earliest(next, c.againDue)
+	}
 	if c.contactDue != 0 && c.phase != Booting {
 		next = clock.Earliest(next, c.contactDue)
 	}

@@ -39,8 +39,9 @@ type view struct {
 	reportNext int
 }
 
-// reportsMax bounds the observers remembered in a scope; the oldest gives way.
-const reportsMax = 16
+// reportsMax bounds the observers remembered in a scope; the oldest gives way. In larger clusters the agreement
+// of many stands for the memory of each.
+const reportsMax = 64
 
 type report struct {
 	observer netip.AddrPort
@@ -134,8 +135,10 @@ func (t *Traversal) Observed(now clock.Instant, by *overlay.Member, observed net
 		}
 		v.at = 0
 	}
+	// Everybody saw this cell at one place, and somebody sees it at another: the router has changed it, too.
+	settled := v.at != 0 && v.agreed >= votesDiffer && v.differed == 0 && v.observed != observed
 	v.observe(now, by.Address.Addr(), observed)
-	if v.moved(now, by.Address, observed) {
+	if v.moved(now, by.Address, observed) || settled {
 		if t.class[s] == wire.ReachPublic {
 			t.dial.next = now // the address by which it was called may be another machine's now
 			v.answered = 0
@@ -144,6 +147,18 @@ func (t *Traversal) Observed(now clock.Instant, by *overlay.Member, observed net
 		t.recover(by.ID)
 	}
 	t.judge(now)
+}
+
+// Pong takes the answer to a keepalive of this package: the other cell says where it sees this one.
+func (t *Traversal) Pong(now clock.Instant, by *overlay.Member, from netip.AddrPort, nonce uint32, payload []byte) {
+	p := t.paths[by.ID]
+	if p == nil || p.pingNonce != nonce || nonce == 0 || by.Address != from {
+		return
+	}
+	p.pingNonce = 0
+	if observed, err := wire.ParsePing(payload); err == nil {
+		t.Observed(now, by, observed)
+	}
 }
 
 // Announcements after a move go to as many members, at most so often.

@@ -47,6 +47,8 @@ type Path struct {
 	since   clock.Instant // the path is open without a break
 	blocked clock.Instant // others reach the member and this cell did not; tried again from then on, 0 = no
 
+	pingNonce uint32 // of the last keepalive, 0 = answered
+
 	relay        wire.CellID // used last
 	relayAt      int         // which of the possible ones
 	relayAsked   clock.Instant
@@ -360,7 +362,8 @@ func (t *Traversal) ping(now clock.Instant, p *Path, address netip.AddrPort) {
 	if p.asked == 0 {
 		p.asked = now
 	}
-	t.options.SendTo(p.ID, address, wire.TypePing, t.options.Nonce(), wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+	p.pingNonce = t.options.Nonce()
+	t.options.SendTo(p.ID, address, wire.TypePing, p.pingNonce, wire.AppendPing(t.payload[:0], netip.AddrPort{}))
 }
 
 // forgiveAll lets attempts begin again at once: this cell's own situation has changed.

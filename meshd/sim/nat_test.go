@@ -388,3 +388,42 @@ func TestF17_F36_NothingIsReadableThroughRelays(t *testing.T) {
 		t.Fatalf("too little happened: %d entries, %d relayed, %d long datagrams", entries, relayed, bulk)
 	}
 }
+
+// In a cluster of more cells than a cell hears from in ten seconds, routers that forget or fail cost their cells
+// no longer, whatever is going on (F36).
+func TestF36_RebindingAmongMany(t *testing.T) {
+	slowest := time.Duration(0)
+	for _, seed := range seeds(2) {
+		w := formBehind(t, seed, behindAll(2), NetworkOptions{DelayMin: 100 * time.Microsecond, DelayMax: 30 * time.Millisecond})
+		run(t, w, 60*time.Second)
+		victims := []*Node{w.Node(2), w.Node(6), w.Node(8), w.Node(14)} // one of each kind that has mappings
+		for round := range 6 {
+			for _, n := range victims {
+				if round%2 == 0 {
+					n.Rebind()
+				} else {
+					n.setRouters(true)
+				}
+			}
+			if round%2 == 1 {
+				run(t, w, 2*time.Second)
+				for _, n := range victims {
+					n.setRouters(false)
+				}
+			}
+			run(t, w, 20*time.Millisecond)
+			key := fmt.Sprintf("spread.k%d", round)
+			w.Node(0).Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+			slowest = max(slowest, until(t, w, 10*time.Second, key+" behind the routers", func() bool {
+				for _, n := range victims {
+					if entries, _ := value(n, key); entries == 0 {
+						return false
+					}
+				}
+				return true
+			}))
+			run(t, w, 8*time.Second)
+		}
+	}
+	t.Logf("slowest write behind a router that forgot or came back: %v", slowest)
+}
