@@ -16,6 +16,10 @@ const attachesMax = 32
 
 // attach connects a descriptor to an instance and passes it to meshd (message Attach).
 func (s *Supervisor) attach(from *session, m *message.Attach) error {
+	if wanted, ok := m.What.(*message.Attach_Resolver); ok && m.Channel != 0 {
+		s.attachResolver(from, m.Channel, wanted.Resolver)
+		return nil
+	}
 	id, err := instanceID(m.Id)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"colloid.net/runnerd/image"
+	"colloid.net/runnerd/podnet"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
 	"colloid.net/runnerd/shim"
@@ -25,19 +26,21 @@ type Images interface {
 	Unmount(ctx context.Context, name string) error
 }
 
-// Network gives containers a network of their own. Without one, a container has nothing but lo.
+// Network gives containers a network of their own; *podnet.Network is one. Without one, a container has
+// nothing but lo. Its methods may be called from any goroutine.
 type Network interface {
 	// Prepare makes the network of an instance, or finds it as it was made before.
-	Prepare(ctx context.Context, id InstanceID, spec *workload.Spec) (NetworkLease, error)
+	Prepare(ctx context.Context, name string, request podnet.Request) (podnet.Lease, error)
 	// Release takes it away; there need not be one. It may be called by a later runnerd.
-	Release(id InstanceID) error
-}
-
-// NetworkLease is what an instance gets.
-type NetworkLease struct {
-	Namespace string     // path of a network namespace to join
-	Address   netip.Addr // where the instance answers
-	Resolvers []netip.Addr
+	Release(name string) error
+	// Retain takes away what no instance of these has.
+	Retain(names []string) error
+	// Resolver and ResolverSocket are about the sockets on which meshd answers names.
+	Resolver() (ranges []netip.Prefix, generation uint64)
+	ResolverSocket(ipv6, stream bool) (*os.File, error)
+	// Allow lets containers reach ports of the host itself: those of its processes and modules.
+	Allow(ports []workload.Port) error
+	Close()
 }
 
 // fetcher is a backend with work before the launch that may take minutes and holds no place among the
@@ -115,12 +118,9 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	if err != nil {
 		return nil, err
 	}
-	var lease NetworkLease
-	if b.network != nil {
-		if lease, err = b.network.Prepare(ctx, j.id, j.spec); err != nil {
-			return nil, fmt.Errorf("prepare the network: %w", err)
-		}
-		j.address = lease.Address
+	lease, err := b.join(ctx, j)
+	if err != nil {
+		return nil, err
 	}
 	mounts, err := b.volumes(j, base)
 	if err != nil {
@@ -129,6 +129,24 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	j.describe(rootfs, base, lease, mounts)
 	j.config.Runtime = runtime
 	return nil, nil
+}
+
+// join gives a container its network.
+func (b *ociBackend) join(ctx context.Context, j *launchJob) (podnet.Lease, error) {
+	settings := j.permit.Containers.Network
+	if settings.None || b.network == nil {
+		return podnet.Lease{}, nil
+	}
+	lease, err := b.network.Prepare(ctx, j.id.String(), podnet.Request{Settings: settings, Cell: j.cell, Ports: j.spec.Ports})
+	var refused *podnet.Refusal
+	if errors.As(err, &refused) {
+		return lease, denial{refused}
+	}
+	if err != nil {
+		return lease, fmt.Errorf("prepare the network: %w", err)
+	}
+	j.address, j.addressIPv6 = lease.IPv4, lease.IPv6
+	return lease, nil
 }
 
 // runtime is the external runtime of the policy, checked like every binary of the host that is run.
@@ -155,8 +173,7 @@ func (b *ociBackend) release(directory string) error {
 	if err == nil && r.Get("id") != "" {
 		name = r.Get("id")
 	}
-	id, ok := parseInstanceID(name)
-	if !ok {
+	if _, ok := parseInstanceID(name); !ok {
 		return fmt.Errorf("%s is no record of a container", path)
 	}
 	if runtime := r.Get("runtime"); runtime != "" {
@@ -164,7 +181,7 @@ func (b *ociBackend) release(directory string) error {
 	}
 	var failures []error
 	if b.network != nil {
-		failures = append(failures, b.network.Release(id))
+		failures = append(failures, b.network.Release(name))
 	}
 	if b.images != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), unmountPatience)

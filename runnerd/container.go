@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"colloid.net/runnerd/image"
+	"colloid.net/runnerd/podnet"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
@@ -25,7 +26,7 @@ const fileVariables = "variables"
 
 // describe fills in the world of a container: what the image says, and what the specification says
 // instead.
-func (j *launchJob) describe(rootfs string, base uint32, lease NetworkLease, mounts []sandbox.Mount) {
+func (j *launchJob) describe(rootfs string, base uint32, lease podnet.Lease, mounts []sandbox.Mount) {
 	spec := j.spec
 	entrypoint, arguments := j.image.Entrypoint, j.image.Command
 	if len(spec.Command) > 0 { // the image's arguments were meant for its own program
@@ -113,12 +114,15 @@ func hostnameOf(key string, slot uint16) string {
 }
 
 // sandboxFiles are what runnerd puts in front of the image: names, resolvers, and the environment's files.
-func (j *launchJob) sandboxFiles(hostname string, lease NetworkLease) []sandbox.File {
+func (j *launchJob) sandboxFiles(hostname string, lease podnet.Lease) []sandbox.File {
 	own := "127.0.1.1"
-	if lease.Address.IsValid() {
-		own = lease.Address.String()
+	if lease.IPv4.IsValid() {
+		own = lease.IPv4.String()
 	}
 	hosts := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n" + own + " " + hostname + "\n"
+	if lease.IPv6.IsValid() {
+		hosts += lease.IPv6.String() + " " + hostname + "\n"
+	}
 	files := []sandbox.File{
 		{Path: "/etc/hosts", Mode: 0o644, Content: []byte(hosts)},
 		{Path: "/etc/hostname", Mode: 0o644, Content: []byte(hostname + "\n")},

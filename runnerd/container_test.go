@@ -36,7 +36,7 @@ func newContainers(t *testing.T, policy string) *containers {
 		t.Skip("needs a static busybox (Debian: busybox-static)")
 	}
 	c := &containers{host: newHost(t), registry: imagetest.NewPlainRegistry(t)}
-	c.replacePolicy(fmt.Sprintf("registry %s { http; private }\n%s\n", c.registry.Host, policy))
+	c.replacePolicy(fmt.Sprintf("registry %s { http; private }\npod_network none\n%s\n", c.registry.Host, policy))
 	t.Cleanup(c.endContainers)
 	return c
 }

@@ -88,8 +88,10 @@ type instance struct {
 	reason   string
 
 	ownAddress netip.Addr // in a network of its own; invalid = the cell's
-	oomKills   uint32     // of ended runs
-	oomNow     uint32     // of this run
+	// ownAddressIPv6 is its second one there; invalid where the kernel has no IPv6.
+	ownAddressIPv6 netip.Addr
+	oomKills       uint32 // of ended runs
+	oomNow         uint32 // of this run
 
 	delay time.Duration // last back-off, 0 = none
 	next  time.Duration // boot time of the next launch while waiting
@@ -131,6 +133,7 @@ func (i *instance) save() error {
 	r.Set("denied", i.denied)
 	if i.ownAddress.IsValid() {
 		r.Set("own_address", i.ownAddress.String())
+		r.Set("own_address_ipv6", i.ownAddressIPv6.String())
 	}
 	r.SetUint("oom_kills", uint64(i.oomKills))
 	return record.Save(i.path(fileState), r)
@@ -151,6 +154,7 @@ func loadInstance(directory string, id InstanceID) (i *instance, boot bool, err 
 		oomKills: uint32(r.Uint("oom_kills")),
 	}
 	i.ownAddress, _ = netip.ParseAddr(r.Get("own_address"))
+	i.ownAddressIPv6, _ = netip.ParseAddr(r.Get("own_address_ipv6"))
 	i.address, _ = netip.ParseAddr(r.Get("address"))
 	i.spec, err = workload.Decode(i.specBytes)
 	if err == nil && i.spec.InstanceDigest() != id.Digest {
@@ -207,6 +211,9 @@ func (i *instance) message() *message.Instance {
 	}
 	if i.ownAddress.IsValid() && i.phase == phaseRunning {
 		m.Address = i.ownAddress.AsSlice()
+		if i.ownAddressIPv6.IsValid() {
+			m.AddressIpv6 = i.ownAddressIPv6.AsSlice()
+		}
 	}
 	if i.phase == phaseRunning || i.phase == phaseStopping {
 		m.Pid, m.StartTicks = uint32(i.process.PID), i.process.StartTicks

@@ -139,8 +139,10 @@ type launchJob struct {
 	files   []workload.File // of its environment
 	secrets []string        // its variables, which no file may hold
 	image   image.Config    // of a container, after fetch
-	address netip.Addr      // of its own, after prepare; invalid = the cell's
-	config  shim.Config     // completed by the backend
+	cell    uint64
+	// Its own addresses, after prepare; invalid = it has the cell's.
+	address, addressIPv6 netip.Addr
+	config               shim.Config // completed by the backend
 }
 
 // newJob makes the job of an instance with all that the runtimes have in common.
@@ -155,7 +157,7 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 	}
 	return &launchJob{
 		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
-		groups: s.options.Groups, group: i.group,
+		groups: s.options.Groups, group: i.group, cell: i.cell,
 		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
 	}, nil
 }
@@ -219,6 +221,7 @@ func (s *Supervisor) launched(i *instance, job *launchJob, started shim.Started,
 		return
 	}
 	i.process, i.shim, i.ownAddress = started.Workload, started.Shim, job.address
+	i.ownAddressIPv6 = job.addressIPv6
 	s.running(i)
 }
 

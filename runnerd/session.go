@@ -24,6 +24,7 @@ type session struct {
 	sequence uint64 // of the last command
 
 	hello       bool // Hello is to be sent
+	network     bool // Network is to be sent
 	listing     bool // Listing is to be sent, once nothing is dirty
 	acknowledge bool // an event must be sent, if only for its acknowledgement
 	attaching   int  // descriptors being made
@@ -42,7 +43,7 @@ func (s *Supervisor) Attach(conn *net.UnixConn) error {
 		conn.Close()
 		return err
 	}
-	fresh := &session{link: link, peer: peer{int64(credentials.UID), credentials.PID}, hello: true}
+	fresh := &session{link: link, peer: peer{int64(credentials.UID), credentials.PID}, hello: true, network: true}
 	attached := s.post(func() {
 		if s.session != nil {
 			s.session.link.Close()
@@ -131,6 +132,12 @@ func (s *Supervisor) flushAll() bool {
 			return false
 		}
 		current.hello = false
+	}
+	if current.network {
+		if !s.send(&message.Event{Body: &message.Event_Network{Network: s.networkMessage()}}) {
+			return false
+		}
+		current.network = false
 	}
 	for len(s.gone) > 0 {
 		if !s.send(&message.Event{Body: &message.Event_Instance{Instance: s.gone[0]}}) {

@@ -42,6 +42,8 @@ type Supervisor struct {
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
+	allowing    bool            // a change of them is under way
+	allowed     []workload.Port // ports of the host that containers may reach
 }
 
 // Open locks the directory, reads the policy and adopts what runs. Close it to let the directory go;
@@ -75,10 +77,16 @@ func Open(options Options) (*Supervisor, error) {
 		s.lock.Close()
 		return nil, err
 	}
-	s.backends = newBackends(&options, s.containerImages())
+	if err := s.openNetwork(); err != nil {
+		s.audit.close()
+		s.lock.Close()
+		return nil, err
+	}
+	s.backends = newBackends(&s.options, s.containerImages())
 	s.loadPolicy()
 	s.emptyTrash()
 	s.reclaimOrphans()
+	s.retainNetworks()
 	s.adoptAll()
 	go s.loop()
 	return s, nil
@@ -126,6 +134,7 @@ func (s *Supervisor) loop() {
 			s.end()
 			return
 		}
+		s.allowPorts()
 		s.flush()
 	}
 }
@@ -139,6 +148,9 @@ func (s *Supervisor) end() {
 	}
 	if s.retry != nil {
 		s.retry.Stop()
+	}
+	if s.options.Network != nil {
+		s.options.Network.Close()
 	}
 	s.images.Close()
 	s.audit.close()

@@ -192,7 +192,7 @@ func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool
 		address = i.ownAddress
 	}
 	check := health.Check{
-		Spec: i.spec, Address: address, Ready: wasReady,
+		Spec: i.spec, Address: address, Own: i.ownAddress.IsValid(), Ready: wasReady,
 		Changed: func(ready bool, reason string) {
 			s.report(id, epoch, func(i *instance) { s.healthChanged(i, ready, reason) })
 		},

@@ -210,6 +210,9 @@ var runnerdCapabilities = []uintptr{
 	unix.CAP_FSETID,       // images: keep their set-user-id bits
 	unix.CAP_SETFCAP,      // images: keep their file capabilities
 	unix.CAP_MKNOD,        // images: whiteouts of overlays are device nodes 0/0
+	// Networks of containers.
+	unix.CAP_NET_ADMIN,        // bridge, addresses, rules of nf_tables
+	unix.CAP_NET_BIND_SERVICE, // port 53 of the bridge, for meshd
 }
 
 // helperPrograms are the helpers that are installed. One that is missing is a degradation, not an

@@ -441,6 +441,7 @@ type Attach struct {
 	//	*Attach_Exec
 	//	*Attach_Copy
 	//	*Attach_Invoke
+	//	*Attach_Resolver
 	What          isAttach_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -533,6 +534,15 @@ func (x *Attach) GetInvoke() *Invoke {
 	return nil
 }
 
+func (x *Attach) GetResolver() *Resolver {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Resolver); ok {
+			return x.Resolver
+		}
+	}
+	return nil
+}
+
 type isAttach_What interface {
 	isAttach_What()
 }
@@ -553,6 +563,10 @@ type Attach_Invoke struct {
 	Invoke *Invoke `protobuf:"bytes,30,opt,name=invoke,proto3,oneof"`
 }
 
+type Attach_Resolver struct {
+	Resolver *Resolver `protobuf:"bytes,70,opt,name=resolver,proto3,oneof"`
+}
+
 func (*Attach_Logs) isAttach_What() {}
 
 func (*Attach_Exec) isAttach_What() {}
@@ -560,6 +574,8 @@ func (*Attach_Exec) isAttach_What() {}
 func (*Attach_Copy) isAttach_What() {}
 
 func (*Attach_Invoke) isAttach_What() {}
+
+func (*Attach_Resolver) isAttach_What() {}
 
 // Invoke: the descriptor is a SOCK_SEQPACKET connected to the worker of a Wasm instance (ipc/invoke).
 type Invoke struct {
@@ -598,6 +614,60 @@ func (*Invoke) Descriptor() ([]byte, []int) {
 	return file_message_proto_rawDescGZIP(), []int{5}
 }
 
+// Resolver: the descriptor is a socket on port 53 of the bridge of this host's containers, to answer the
+// names of workloads on. There is no instance.
+type Resolver struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ipv6          bool                   `protobuf:"varint,1,opt,name=ipv6,proto3" json:"ipv6,omitempty"`
+	Stream        bool                   `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"` // listening; else a datagram socket
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resolver) Reset() {
+	*x = Resolver{}
+	mi := &file_message_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resolver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resolver) ProtoMessage() {}
+
+func (x *Resolver) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resolver.ProtoReflect.Descriptor instead.
+func (*Resolver) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Resolver) GetIpv6() bool {
+	if x != nil {
+		return x.Ipv6
+	}
+	return false
+}
+
+func (x *Resolver) GetStream() bool {
+	if x != nil {
+		return x.Stream
+	}
+	return false
+}
+
 // Logs: the descriptor is the reading end of a pipe.
 type Logs struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
@@ -610,7 +680,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +692,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +705,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Logs) GetTailLines() uint32 {
@@ -673,7 +743,7 @@ type Exec struct {
 
 func (x *Exec) Reset() {
 	*x = Exec{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +755,7 @@ func (x *Exec) String() string {
 func (*Exec) ProtoMessage() {}
 
 func (x *Exec) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +768,7 @@ func (x *Exec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exec.ProtoReflect.Descriptor instead.
 func (*Exec) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Exec) GetArguments() []string {
@@ -748,7 +818,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +830,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +843,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Copy) GetPath() string {
@@ -807,7 +877,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +889,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +902,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{9}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -858,7 +928,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +940,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +953,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{10}
+	return file_message_proto_rawDescGZIP(), []int{11}
 }
 
 type Event struct {
@@ -895,6 +965,7 @@ type Event struct {
 	//	*Event_Instance
 	//	*Event_Listing
 	//	*Event_Attached
+	//	*Event_Network
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -902,7 +973,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +985,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +998,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{11}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -980,6 +1051,15 @@ func (x *Event) GetAttached() *Attached {
 	return nil
 }
 
+func (x *Event) GetNetwork() *Network {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Network); ok {
+			return x.Network
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -1000,6 +1080,10 @@ type Event_Attached struct {
 	Attached *Attached `protobuf:"bytes,5,opt,name=attached,proto3,oneof"`
 }
 
+type Event_Network struct {
+	Network *Network `protobuf:"bytes,70,opt,name=network,proto3,oneof"`
+}
+
 func (*Event_Hello) isEvent_Body() {}
 
 func (*Event_Instance) isEvent_Body() {}
@@ -1007,6 +1091,8 @@ func (*Event_Instance) isEvent_Body() {}
 func (*Event_Listing) isEvent_Body() {}
 
 func (*Event_Attached) isEvent_Body() {}
+
+func (*Event_Network) isEvent_Body() {}
 
 // Attached answers an Attach.
 type Attached struct {
@@ -1019,7 +1105,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1117,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1130,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{12}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1082,7 +1168,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1180,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1193,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{13}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1194,6 +1280,113 @@ func (x *Hello) GetDegradations() []string {
 	return nil
 }
 
+// Network is sent after Hello, and when it changes: the ranges of addresses that this host's containers
+// have, and a number that changes with the sockets for Resolver. Without ranges there are no sockets.
+type Network struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ranges        []*Range               `protobuf:"bytes,1,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Generation    uint64                 `protobuf:"fixed64,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Network) Reset() {
+	*x = Network{}
+	mi := &file_message_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Network) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Network) ProtoMessage() {}
+
+func (x *Network) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Network.ProtoReflect.Descriptor instead.
+func (*Network) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Network) GetRanges() []*Range {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Network) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// Range of addresses.
+type Range struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       []byte                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes, the first one
+	Bits          uint32                 `protobuf:"varint,2,opt,name=bits,proto3" json:"bits,omitempty"`      // length of the common part
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Range) Reset() {
+	*x = Range{}
+	mi := &file_message_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Range) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Range) ProtoMessage() {}
+
+func (x *Range) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Range.ProtoReflect.Descriptor instead.
+func (*Range) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Range) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *Range) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
 type Instance struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Id               *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1208,6 +1401,7 @@ type Instance struct {
 	Spec             []byte                 `protobuf:"bytes,10,opt,name=spec,proto3" json:"spec,omitempty"`                                                  // what it runs, so that a fresh meshd can adopt it (F58)
 	Address          []byte                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                            // 4 or 16 bytes: its own address in the pod network, empty = the cell's
 	OomKills         uint32                 `protobuf:"varint,12,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`                         // since the instance exists
+	AddressIpv6      []byte                 `protobuf:"bytes,70,opt,name=address_ipv6,json=addressIpv6,proto3" json:"address_ipv6,omitempty"`                 // likewise: 16 bytes or empty
 	NeedsEnvironment bool                   `protobuf:"varint,40,opt,name=needs_environment,json=needsEnvironment,proto3" json:"needs_environment,omitempty"` // it cannot be started again before a Start brings its environment (F83)
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1215,7 +1409,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1421,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1434,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{14}
+	return file_message_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1327,6 +1521,13 @@ func (x *Instance) GetOomKills() uint32 {
 	return 0
 }
 
+func (x *Instance) GetAddressIpv6() []byte {
+	if x != nil {
+		return x.AddressIpv6
+	}
+	return nil
+}
+
 func (x *Instance) GetNeedsEnvironment() bool {
 	if x != nil {
 		return x.NeedsEnvironment
@@ -1344,7 +1545,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1557,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1570,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{15}
+	return file_message_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1407,16 +1608,20 @@ const file_message_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
-	"\acontent\x18\x03 \x01(\fR\acontent\"\xfd\x01\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"\xb2\x02\n" +
 	"\x06Attach\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12'\n" +
 	"\x02id\x18\x02 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12'\n" +
 	"\x04logs\x18\x03 \x01(\v2\x11.colloid.ipc.LogsH\x00R\x04logs\x12'\n" +
 	"\x04exec\x18\x04 \x01(\v2\x11.colloid.ipc.ExecH\x00R\x04exec\x12'\n" +
 	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copy\x12-\n" +
-	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invokeB\x06\n" +
+	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invoke\x123\n" +
+	"\bresolver\x18F \x01(\v2\x15.colloid.ipc.ResolverH\x00R\bresolverB\x06\n" +
 	"\x04what\"\b\n" +
-	"\x06Invoke\"u\n" +
+	"\x06Invoke\"6\n" +
+	"\bResolver\x12\x12\n" +
+	"\x04ipv6\x18\x01 \x01(\bR\x04ipv6\x12\x16\n" +
+	"\x06stream\x18\x02 \x01(\bR\x06stream\"u\n" +
 	"\x04Logs\x12\x1d\n" +
 	"\n" +
 	"tail_lines\x18\x01 \x01(\rR\ttailLines\x126\n" +
@@ -1435,13 +1640,14 @@ const file_message_proto_rawDesc = "" +
 	"\x04Stop\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12-\n" +
 	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\"\x06\n" +
-	"\x04List\"\xfb\x01\n" +
+	"\x04List\"\xad\x02\n" +
 	"\x05Event\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12*\n" +
 	"\x05hello\x18\x02 \x01(\v2\x12.colloid.ipc.HelloH\x00R\x05hello\x123\n" +
 	"\binstance\x18\x03 \x01(\v2\x15.colloid.ipc.InstanceH\x00R\binstance\x120\n" +
 	"\alisting\x18\x04 \x01(\v2\x14.colloid.ipc.ListingH\x00R\alisting\x123\n" +
-	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battachedB\x06\n" +
+	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battached\x120\n" +
+	"\anetwork\x18F \x01(\v2\x14.colloid.ipc.NetworkH\x00R\anetworkB\x06\n" +
 	"\x04body\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
@@ -1460,7 +1666,15 @@ const file_message_proto_rawDesc = "" +
 	"\rinstances_max\x18\n" +
 	" \x01(\rR\finstancesMax\x12'\n" +
 	"\x0flimits_enforced\x18\v \x01(\bR\x0elimitsEnforced\x12\"\n" +
-	"\fdegradations\x18\f \x03(\tR\fdegradations\"\x89\x03\n" +
+	"\fdegradations\x18\f \x03(\tR\fdegradations\"U\n" +
+	"\aNetwork\x12*\n" +
+	"\x06ranges\x18\x01 \x03(\v2\x12.colloid.ipc.RangeR\x06ranges\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x06R\n" +
+	"generation\"5\n" +
+	"\x05Range\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x12\n" +
+	"\x04bits\x18\x02 \x01(\rR\x04bits\"\xac\x03\n" +
 	"\bInstance\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
@@ -1475,7 +1689,8 @@ const file_message_proto_rawDesc = "" +
 	"\x04spec\x18\n" +
 	" \x01(\fR\x04spec\x12\x18\n" +
 	"\aaddress\x18\v \x01(\fR\aaddress\x12\x1b\n" +
-	"\toom_kills\x18\f \x01(\rR\boomKills\x12+\n" +
+	"\toom_kills\x18\f \x01(\rR\boomKills\x12!\n" +
+	"\faddress_ipv6\x18F \x01(\fR\vaddressIpv6\x12+\n" +
 	"\x11needs_environment\x18( \x01(\bR\x10needsEnvironment\"\x1f\n" +
 	"\aListing\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count*\xd0\x01\n" +
@@ -1503,7 +1718,7 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
@@ -1512,41 +1727,47 @@ var file_message_proto_goTypes = []any{
 	(*File)(nil),       // 4: colloid.ipc.File
 	(*Attach)(nil),     // 5: colloid.ipc.Attach
 	(*Invoke)(nil),     // 6: colloid.ipc.Invoke
-	(*Logs)(nil),       // 7: colloid.ipc.Logs
-	(*Exec)(nil),       // 8: colloid.ipc.Exec
-	(*Copy)(nil),       // 9: colloid.ipc.Copy
-	(*Stop)(nil),       // 10: colloid.ipc.Stop
-	(*List)(nil),       // 11: colloid.ipc.List
-	(*Event)(nil),      // 12: colloid.ipc.Event
-	(*Attached)(nil),   // 13: colloid.ipc.Attached
-	(*Hello)(nil),      // 14: colloid.ipc.Hello
-	(*Instance)(nil),   // 15: colloid.ipc.Instance
-	(*Listing)(nil),    // 16: colloid.ipc.Listing
+	(*Resolver)(nil),   // 7: colloid.ipc.Resolver
+	(*Logs)(nil),       // 8: colloid.ipc.Logs
+	(*Exec)(nil),       // 9: colloid.ipc.Exec
+	(*Copy)(nil),       // 10: colloid.ipc.Copy
+	(*Stop)(nil),       // 11: colloid.ipc.Stop
+	(*List)(nil),       // 12: colloid.ipc.List
+	(*Event)(nil),      // 13: colloid.ipc.Event
+	(*Attached)(nil),   // 14: colloid.ipc.Attached
+	(*Hello)(nil),      // 15: colloid.ipc.Hello
+	(*Network)(nil),    // 16: colloid.ipc.Network
+	(*Range)(nil),      // 17: colloid.ipc.Range
+	(*Instance)(nil),   // 18: colloid.ipc.Instance
+	(*Listing)(nil),    // 19: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	10, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	11, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	11, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	12, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
 	5,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
 	1,  // 4: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
 	4,  // 5: colloid.ipc.Start.files:type_name -> colloid.ipc.File
 	1,  // 6: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
-	7,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
-	8,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
-	9,  // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	8,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	9,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	10, // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
 	6,  // 10: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
-	1,  // 11: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	14, // 12: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	15, // 13: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	16, // 14: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	13, // 15: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	1,  // 16: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 17: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 11: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
+	1,  // 12: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	15, // 13: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	18, // 14: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	19, // 15: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	14, // 16: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	16, // 17: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
+	17, // 18: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
+	1,  // 19: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 20: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -1565,12 +1786,14 @@ func file_message_proto_init() {
 		(*Attach_Exec)(nil),
 		(*Attach_Copy)(nil),
 		(*Attach_Invoke)(nil),
+		(*Attach_Resolver)(nil),
 	}
-	file_message_proto_msgTypes[11].OneofWrappers = []any{
+	file_message_proto_msgTypes[12].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
 		(*Event_Attached)(nil),
+		(*Event_Network)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1578,7 +1801,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -185,7 +185,7 @@ func (c *Cell) publishEndpoint(key string) {
 func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 	instance := state.EndpointInstance{
 		Slot: actual.ID.Slot, Digest: actual.ID.Digest, Ports: actual.Ports,
-		Restarts: uint16(min(actual.Restarts, 65535)),
+		Restarts: uint16(min(actual.Restarts, 65535)), Pod: actual.Address,
 	}
 	switch actual.State {
 	case reconcile.Starting:

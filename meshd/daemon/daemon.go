@@ -73,6 +73,7 @@ type Daemon struct {
 	inbox   inbox
 	helper  helper
 	workers workers
+	names   nameService
 	log     *logger
 	failure atomic.Pointer[error]
 	// Where other cells reach this one.
@@ -97,6 +98,7 @@ func Open(options Options) (*Daemon, error) {
 	d.workers = workers{
 		daemon: d, byInstance: map[reconcile.InstanceID]*worker{}, accounts: map[string]*account{},
 	}
+	d.names.daemon = d
 	if err := d.open(); err != nil {
 		return nil, err
 	}
@@ -262,6 +264,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 func (d *Daemon) close() {
 	d.helper.detach(d)
 	d.workers.close()
+	d.names.close()
 	if d.control != nil {
 		d.control.Close()
 	}

@@ -107,6 +107,7 @@ func (h *helper) detach(d *Daemon) {
 	h.link.Close()
 	h.descriptors.Close()
 	h.link = nil
+	d.names.detached()
 	d.cell.HelperGone(d.reactor.Now())
 }
 
@@ -162,6 +163,9 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		d.workers.reattach()
 	case *message.Event_Attached:
 		d.workers.attached(body.Attached)
+		d.names.attached(body.Attached)
+	case *message.Event_Network:
+		return d.names.network(h, body.Network)
 	}
 	return nil
 }
@@ -208,6 +212,7 @@ func actualOf(instance *message.Instance) (reconcile.Actual, error) {
 		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
 		State: reconcile.State(instance.State), NeedsEnvironment: instance.NeedsEnvironment,
 	}
+	actual.Address, actual.AddressIPv6 = ownAddress(instance.Address), ownAddress(instance.AddressIpv6)
 	for _, port := range instance.Ports {
 		actual.Ports = append(actual.Ports, uint16(port))
 	}

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"net/netip"
 	"time"
 
 	"colloid.net/meshd/placement"
@@ -57,7 +58,9 @@ type Actual struct {
 	Restarts   uint32
 	Reason     string
 	Ports      []uint16 // host ports
-	Spec       []byte   // encoded, what it runs
+	// Address and AddressIPv6 are its own in the network of this host's containers; invalid = the cell's.
+	Address, AddressIPv6 netip.Addr
+	Spec                 []byte // encoded, what it runs
 	// Grace is the stop grace of what it runs; 0 = GraceDefault.
 	Grace time.Duration
 	// CPUMillicores and MemoryMiB are what it asked for; 0 = nothing.

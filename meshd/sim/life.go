@@ -170,6 +170,9 @@ func checkUpdates() *Checker {
 		if !found || register.Conflicted() || strings.HasPrefix(action.Key, state.PrefixStateful) {
 			return nil
 		}
+		if action.ID.KeyHash != register.KeyHash() {
+			return nil // of the cluster that this cell was in before: no replica of this workload (sim seed 792)
+		}
 		spec := n.effective(register, action.Key)
 		if spec == nil {
 			return nil

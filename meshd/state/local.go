@@ -106,6 +106,9 @@ type EndpointInstance struct {
 	Restarts uint16
 	ExitCode int32    // of EndpointExited; -1 = unknown
 	Ports    []uint16 // as they answer on Address, in the order of the specification
+	// Pod is its own address in the network of its host's containers, which is not reached from elsewhere
+	// and may occur on other hosts too (F100); invalid = it has none.
+	Pod netip.Addr
 }
 
 // EndpointInstancesMax and EndpointPortsMax bound one endpoint value.
@@ -126,6 +129,7 @@ const (
 	tagAddress  = 2
 	tagInstance = 3
 	tagExit     = 4 // slot, digest and exit code of an instance that has exited
+	tagPod      = 5 // slot, digest and own address of an instance that has one
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
@@ -144,6 +148,7 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 		dst = appendTLV(dst, tagAddress, raw[:])
 	}
 	var exits []byte
+	listed := 0
 	for i, instance := range e.Instances {
 		if i == EndpointInstancesMax {
 			break
@@ -169,8 +174,22 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 			break
 		}
 		dst, exits = appendTLV(dst, tagInstance, field), append(exits, exit...)
+		listed++
 	}
-	return append(dst, exits...)
+	dst = append(dst, exits...)
+	for _, instance := range e.Instances[:listed] {
+		if !instance.Pod.IsValid() || !answerable(instance.Pod) {
+			continue
+		}
+		field := binary.BigEndian.AppendUint16(nil, instance.Slot)
+		field = binary.BigEndian.AppendUint64(field, instance.Digest)
+		raw := instance.Pod.As16()
+		if len(dst)-start+2+len(field)+len(raw) > wire.ValueMax {
+			break // the least important part
+		}
+		dst = appendTLV(dst, tagPod, append(field, raw[:]...))
+	}
+	return dst
 }
 
 // ParseCellEndpoint decodes what AppendCellEndpoint wrote.
@@ -192,6 +211,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			return e.addInstance(field)
 		case tagExit:
 			return e.addExit(field)
+		case tagPod:
+			return e.addPod(field)
 		}
 		return err
 	})
@@ -233,6 +254,22 @@ func (e *CellEndpoint) addExit(field []byte) error {
 	for i := range e.Instances {
 		if instance := &e.Instances[i]; instance.State == EndpointExited && instance.Slot == slot && instance.Digest == digest {
 			instance.ExitCode = int32(binary.BigEndian.Uint32(field[10:]))
+			return nil
+		}
+	}
+	return errTLV
+}
+
+// addPod notes the own address of an instance that was listed before.
+func (e *CellEndpoint) addPod(field []byte) error {
+	if len(field) != 26 {
+		return errTLV
+	}
+	slot, digest := binary.BigEndian.Uint16(field), binary.BigEndian.Uint64(field[2:])
+	pod := netip.AddrFrom16([16]byte(field[10:])).Unmap()
+	for i := range e.Instances {
+		if instance := &e.Instances[i]; instance.Slot == slot && instance.Digest == digest && answerable(pod) {
+			instance.Pod = pod
 			return nil
 		}
 	}

@@ -28,7 +28,8 @@ func testContact() CellContact {
 var (
 	testCapacity = CellCapacity{4000, 8192, 100, 250, true, true}
 	testEndpoint = CellEndpoint{9, netip.MustParseAddr("192.0.2.1"),
-		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, []uint16{8080}}, {2, 2, EndpointStarting, 0, 0, nil}}}
+		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, []uint16{8080}, netip.Addr{}},
+			{2, 2, EndpointStarting, 0, 0, nil, netip.Addr{}}}}
 	testExits = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{Slot: 0, Digest: 1, State: EndpointExited, ExitCode: -1},
 		{Slot: 1, Digest: 1, State: EndpointReady}, {Slot: 2, Digest: 1, State: EndpointExited, ExitCode: 7}}}
 	testDenial = CellDenial{9, 7, "no host paths"}

@@ -33,6 +33,9 @@ const (
 type Check struct {
 	Spec    *workload.Spec
 	Address netip.Addr
+	// Own says that Address is the instance's own, in the network of this host's containers: runnerd gave
+	// it out itself.
+	Own bool
 	// Ready says that the instance was ready before runnerd was restarted: it stays so until the
 	// check fails as often as it may.
 	Ready bool
@@ -148,7 +151,14 @@ func firstTCP(ports []workload.Port) uint16 {
 
 func (c *Check) dial(ctx context.Context, timeout time.Duration, port uint16) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: timeout, KeepAlive: -1}
-	return dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(Local(c.Address), port).String())
+	return dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(c.target(), port).String())
+}
+
+func (c *Check) target() netip.Addr {
+	if c.Own {
+		return c.Address
+	}
+	return Local(c.Address)
 }
 
 // http asks for the path and reads no more than the first line of the answer. Redirects count as
@@ -160,7 +170,7 @@ func (c *Check) http(ctx context.Context, timeout time.Duration, port uint16) er
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(timeout))
-	host := netip.AddrPortFrom(Local(c.Address), port).String()
+	host := netip.AddrPortFrom(c.target(), port).String()
 	request := "GET " + c.Spec.Health.Path + " HTTP/1.1\r\nHost: " + host +
 		"\r\nUser-Agent: colloid-health\r\nConnection: close\r\n\r\n"
 	if _, err := conn.Write([]byte(request)); err != nil {

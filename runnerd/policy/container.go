@@ -19,6 +19,7 @@ type Containers struct {
 	Runtime      string // path of an external OCI runtime, "" = runnerd's own
 	Binds        []Bind
 	Capabilities []string // beyond sandbox.DefaultCapabilities
+	Network      Network
 }
 
 // Bind gives a directory of the host to the containers whose specification has a volume of its name.

@@ -69,6 +69,8 @@ func (p *parser) statement(s *syntax.Statement) {
 		p.wasm(s)
 	case "containers", "runtime":
 		p.containerStatement(s)
+	case "pod_network", "pod_bridge":
+		p.networkStatement(s)
 	case "allow_unlimited":
 		if s.Block || len(s.Arguments) > 0 {
 			p.complain(s.Position, "allow_unlimited stands alone")
@@ -94,8 +96,8 @@ func (p *parser) statement(s *syntax.Statement) {
 		}
 	default:
 		p.complain(s.Position, "unknown statement %s, expected process, wasm, containers, runtime, bind, capability, "+
-			"allow_unlimited, registry, image_allow, image_deny, instances, cpu, memory, log_rate, port_min or meshd_user",
-			s.Name)
+			"pod_network, pod_bridge, allow_unlimited, registry, image_allow, image_deny, instances, cpu, memory, "+
+			"log_rate, port_min or meshd_user", s.Name)
 	}
 }
 
