@@ -18,7 +18,7 @@ var layers = [][]string{
 	{"meshd/state"},
 	{"meshd/crdt", "meshd/seal"},
 	{"meshd/overlay"},
-	{"meshd/names", "meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/stream"},
+	{"meshd/names", "meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat", "meshd/stream"},
 	{"meshd/reconcile"},
 	{"meshd/cell"},
 	{"meshd/sim"},
@@ -71,7 +71,8 @@ var forbidden = []struct {
 var pure = []string{
 	"workload",
 	"meshd/clock", "meshd/wire", "meshd/state", "meshd/crdt", "meshd/seal", "meshd/overlay", "meshd/swim",
-	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/names", "meshd/placement", "meshd/reconcile", "meshd/stream",
+	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/names", "meshd/nat", "meshd/placement", "meshd/reconcile",
+	"meshd/stream",
 	"meshd/cell",
 }
 

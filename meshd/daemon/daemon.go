@@ -43,11 +43,13 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	Join      []control.Target                // seeds to join while the cell is in no cluster but its own
-	SupplyFD  int                             // -1: not started by the launcher
-	Quiet     bool                            // log nothing (benchmarks)
-	Observe   func(c *cell.Cell, name []byte) // see cell.Config
-	Reactor   reactor.Options                 // sizes; Bind and Driver are set from the fields above
+	Join      []control.Target // seeds to join while the cell is in no cluster but its own
+	SupplyFD  int              // -1: not started by the launcher
+	// PortMapping lets the daemon ask the host's router for an open port.
+	PortMapping bool
+	Quiet       bool                            // log nothing (benchmarks)
+	Observe     func(c *cell.Cell, name []byte) // see cell.Config
+	Reactor     reactor.Options                 // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -115,6 +117,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		go d.serveSupply()
 	}
 	go d.sampleLoad()
+	if d.options.PortMapping {
+		go d.mapPort(ctx)
+	}
 	if len(d.options.Join) > 0 {
 		go d.joinSeeds(ctx, d.options.Join)
 	}
@@ -256,7 +261,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Directory: d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
-		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
+		Network: network{d.reactor}, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
 		Observe: d.options.Observe, Metrics: d.workers.metrics,
 	}, nil
 }

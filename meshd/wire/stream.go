@@ -18,7 +18,7 @@ const (
 // Sizes of the stream messages. StreamDataMax is the payload of one chunk beside an authentication
 // trailer.
 const (
-	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1150
+	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1140
 	StreamResetSize    = 5                                     // STREAM_CLOSE with RST
 	StreamFinSize      = 25                                    // STREAM_CLOSE with FIN
 	RelayOfferSize     = 20
