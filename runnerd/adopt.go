@@ -29,6 +29,7 @@ func (s *Supervisor) adoptAll() {
 }
 
 func (s *Supervisor) adopt(id InstanceID, directory string) {
+	shim.EndInside(directory)
 	i, boot, err := loadInstance(directory, id)
 	if err != nil || !boot {
 		if err != nil {

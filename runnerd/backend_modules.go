@@ -85,7 +85,7 @@ func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, erro
 	}
 	j.config.Extra = []*os.File{wasm.ExtraSettings: file, wasm.ExtraModule: module, wasm.ExtraListener: listener}
 	j.config.Arguments = []string{"runnerd", wasm.Argument}
-	j.config.Environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOTRACEBACK=none",
+	j.config.Environment = []string{"GOMAXPROCS=1", "GOGC=50", "GOTRACEBACK=none",
 		fmt.Sprintf("GOMEMLIMIT=%dMiB", wasmEngineMiB*3/4)}
 	j.limits.MemoryMiB = policy.WasmMemoryMiB(j.spec) + wasmEngineMiB
 	worker := b.worker

@@ -143,6 +143,8 @@ type launchJob struct {
 	// Its own addresses, after prepare; invalid = it has the cell's.
 	address, addressIPv6 netip.Addr
 	config               shim.Config // completed by the backend
+	// operator says that an operator wants a further process, not a health check.
+	operator bool
 }
 
 // newJob makes the job of an instance with all that the runtimes have in common.

@@ -42,6 +42,8 @@ type Supervisor struct {
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
+	attachments attachments
+	grants      *grants
 	allowing    bool            // a change of them is under way
 	allowed     []workload.Port // ports of the host that containers may reach
 }
@@ -84,6 +86,9 @@ func Open(options Options) (*Supervisor, error) {
 	}
 	s.backends = newBackends(&s.options, s.containerImages())
 	s.loadPolicy()
+	if s.grants, err = openGrants(filepath.Join(directory, "grants"), time.Now()); err != nil {
+		options.Log.Print(err)
+	}
 	s.emptyTrash()
 	s.reclaimOrphans()
 	s.retainNetworks()

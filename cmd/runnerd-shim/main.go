@@ -11,6 +11,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 2 && os.Args[1] == shim.ArgumentCopy {
+		os.Exit(shim.CopyMain(os.Args[2:]))
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case shim.ArgumentShim:

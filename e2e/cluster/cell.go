@@ -190,6 +190,22 @@ func (c *Cell) Cut() error { return c.cluster.network.setLink(c.number, false) }
 // Heal ends Cut.
 func (c *Cell) Heal() error { return c.cluster.network.setLink(c.number, true) }
 
+// Rebind makes the cell's routers forget all connections and use other ports from now on.
+func (c *Cell) Rebind() error {
+	if routed, ok := c.cluster.network.(*routed); ok {
+		return routed.rebind(c.number)
+	}
+	return ErrNoLink
+}
+
+// Router is what stands between the cell and the others.
+func (c *Cell) Router() Router {
+	if routed, ok := c.cluster.network.(*routed); ok {
+		return routed.routers[c.number]
+	}
+	return NoRouter
+}
+
 // Result is what a run of the command line gave.
 type Result struct {
 	Output, Errors string // standard output and standard error

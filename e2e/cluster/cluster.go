@@ -28,6 +28,9 @@ type Options struct {
 	Loopback bool
 	// Version6 lets the cells have addresses of IP version 6 only. It needs root.
 	Version6 bool
+	// Routers puts every cell behind a router of this kind; their number is that of the cells. It needs
+	// root. The first must be NoRouter.
+	Routers []Router
 	// Apart leaves every cell in a cluster of its own.
 	Apart bool
 	// Denied are the numbers of cells, counted from 0, whose policy allows none of the Programs.
@@ -41,6 +44,7 @@ type Options struct {
 	DenyRing bool
 	// CellArguments are added to every cell's command line.
 	CellArguments []string
+	PolicyLines   string // more lines of the hosts' policy
 	// Modules are WebAssembly modules in Binaries that the hosts' policy lets workloads run.
 	Modules []string
 	// Log tells what happens; nil is silent.
@@ -73,6 +77,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 
 // prepare makes directory, programs, policy and network, but starts nothing.
 func prepare(options Options) (*Cluster, error) {
+	if len(options.Routers) > 0 {
+		options.Cells = len(options.Routers)
+	}
 	if options.Cells == 0 {
 		options.Cells = 3
 	}
@@ -101,6 +108,13 @@ func prepare(options Options) (*Cluster, error) {
 }
 
 func (c *Cluster) openNetwork() (err error) {
+	if len(c.options.Routers) > 0 {
+		routed, err := newRouted(filepath.Join(c.Directory, "network"), c.options.Routers)
+		if err == nil {
+			c.network = routed
+		}
+		return err
+	}
 	if os.Geteuid() == 0 && !c.options.Loopback {
 		bridge, err := newBridged(filepath.Join(c.Directory, "network"), c.options.Cells, c.options.Version6)
 		if err == nil {
@@ -170,7 +184,7 @@ func (c *Cluster) startCells(ctx context.Context) error {
 	if c.options.Apart {
 		return nil
 	}
-	return c.WaitConverged(ctx, 30*time.Second)
+	return c.WaitConverged(ctx, 45*time.Second)
 }
 
 // Running lists the cells that were started and not killed.

@@ -30,7 +30,7 @@ func (c *Cluster) writePolicies() error {
 	}
 	var problems []error
 	for cell := range c.options.Cells {
-		policy, err := text.String(), error(nil)
+		policy, err := text.String()+c.options.PolicyLines, error(nil)
 		switch {
 		case c.options.Policy != nil:
 			policy, err = c.options.Policy(c, cell)

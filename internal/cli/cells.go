@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"colloid.net/ipc/uds"
 	"github.com/spf13/cobra"
@@ -35,7 +34,7 @@ func (a *app) cellsCommand() *cobra.Command {
 }
 
 func printCells(w io.Writer, cells []uds.CellInfo) error {
-	t := newTable(w, "CELL", "HOST", "ADDRESS", "STATE", "REACH", "RTT", "HEARD", "CPU", "MEMORY", "RUNTIMES",
+	t := newTable(w, "CELL", "HOST", "ADDRESS", "STATE", "REACH", "PATH", "RTT", "HEARD", "CPU", "MEMORY", "RUNTIMES",
 		"INSTANCES", "VERSION")
 	for _, c := range cells {
 		state := c.State
@@ -45,17 +44,14 @@ func printCells(w io.Writer, cells []uds.CellInfo) error {
 		case !c.InPlacement && c.State == "alive":
 			state += " (no new work)"
 		}
-		heard, rtt := "never", "-"
+		heard := "never"
 		switch {
 		case c.Self:
 			heard = "self"
 		case c.HeardSeconds >= 0:
 			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
 		}
-		if c.RTTMicrosecond > 0 {
-			rtt = (time.Duration(c.RTTMicrosecond) * time.Microsecond).Round(10 * time.Microsecond).String()
-		}
-		t.row(c.ID, orDash(c.Hostname), c.Address, state, orDash(c.Reach), rtt, heard,
+		t.row(c.ID, orDash(c.Hostname), c.Address, state, orDash(c.Reach), describePath(c), describeRTT(c), heard,
 			fmt.Sprintf("%dm", c.CPUMillicores), fmt.Sprintf("%dMiB", c.MemoryMiB),
 			orDash(strings.Join(c.Runtimes, ",")), fmt.Sprint(c.Instances), orDash(c.Version))
 	}

@@ -69,8 +69,9 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 	a.run.register(root.Flags())
 	root.AddCommand(
 		a.applyCommand(), a.diffCommand(), a.deleteCommand(), a.exportCommand(), a.getCommand(),
-		a.statusCommand(), a.cellsCommand(), a.explainCommand(), a.resolveCommand(),
+		a.statusCommand(), a.cellsCommand(), a.netcheckCommand(), a.explainCommand(), a.resolveCommand(),
 		a.connectCommand(), a.leaveCommand(), a.forgetCommand(), a.lockCommand(), a.unlockCommand(),
+		a.logsCommand(), a.topCommand(), a.execCommand(), a.copyCommand(), a.operatorCommand(),
 		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(),
 		a.imageCommand(), a.wasmCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},

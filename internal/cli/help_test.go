@@ -16,7 +16,7 @@ func TestHelpShowsTheFlagsOfTheDaemon(t *testing.T) {
 	}
 	_, start, _ := strings.Cut(string(text), "### `colloid`\n")
 	start, _, _ = strings.Cut(start, "\n### ")
-	documented := regexp.MustCompile("(?m)^\\| `(--[a-z]+) ").FindAllStringSubmatch(start, -1)
+	documented := regexp.MustCompile("(?m)^\\| `(--[a-z-]+) ").FindAllStringSubmatch(start, -1)
 	if len(documented) < 9 {
 		t.Fatalf("only %q are documented", documented)
 	}

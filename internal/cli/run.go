@@ -34,6 +34,7 @@ type runFlags struct {
 	policy     string
 	accounts   string // file of credentials
 	driver     string
+	mapping    string
 }
 
 func (f *runFlags) register(all *pflag.FlagSet) {
@@ -47,6 +48,7 @@ func (f *runFlags) register(all *pflag.FlagSet) {
 	flags.StringVar(&f.policy, "policy", "", "file that says what this host lets workloads do")
 	flags.StringVar(&f.accounts, "credentials", "", "file with users and passwords of registries")
 	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
+	flags.StringVar(&f.mapping, "port-mapping", "", "off: do not ask the router of a private network for an open port")
 	markDaemonFlags(flags)
 	all.AddFlagSet(flags)
 }
@@ -160,6 +162,13 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 		p.Arguments = append(p.Arguments, "--driver", a.run.driver)
 	default:
 		return p, fail(ExitUsage, "--driver %s: there are auto, io_uring and epoll", a.run.driver)
+	}
+	switch a.run.mapping {
+	case "":
+	case "on", "off":
+		p.Arguments = append(p.Arguments, "--port-mapping", a.run.mapping)
+	default:
+		return p, fail(ExitUsage, "--port-mapping %s: there are on and off", a.run.mapping)
 	}
 	return p, a.addJoins(&p)
 }

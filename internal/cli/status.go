@@ -180,7 +180,7 @@ func printWorkloads(w io.Writer, workloads []uds.WorkloadStatus) error {
 				shown = append(shown, fmt.Sprintf("and %d more", len(l.Instances)-i))
 				break
 			}
-			shown = append(shown, describeInstance(instance))
+			shown = append(shown, fmt.Sprintf("/%d %s", i, describeInstance(instance)))
 		}
 		t.row(l.Key, l.Runtime, readiness(&l), l.State+reason(l.Reason),
 			orDash(strings.Join(shown, ", ")))

@@ -47,8 +47,8 @@ func TestStatusPictureAndNeedsHuman(t *testing.T) {
 	for _, want := range []string{
 		"cell " + ownActor + "  active", "up 1h1m", "runnerd connected\n    without: no cgroups",
 		"CELLS  1 of 2 alive", "12.3s ago",
-		"spread.api  process  1/2    unsatisfied, 1 cell is too few  00000000 192.0.2.1:8080,8443, " +
-			"00000000 (backoff, surplus, 3 restarts)",
+		"spread.api  process  1/2    unsatisfied, 1 cell is too few  /0 00000000 192.0.2.1:8080,8443, " +
+			"/1 00000000 (backoff, surplus, 3 restarts)",
 		"CONFLICT on spread.web: 2 values", "  1  replicas=2, image=example.org/web:1, sha256=1b0bb9e04a8c  by cell 00000000000000a1 at {00000000000000a1:1}",
 		"colloid resolve spread.web --seen " + d.status.Conflicts[0].Digest + " --take N",
 		"critical  disk is full?[1m\n          free some",

@@ -54,9 +54,9 @@ func TestWasmInvokeSaysWhatIsWrong(t *testing.T) {
 		!strings.Contains(errors, "took longer than its deadline of 1000 ms: allow more with --timeout") {
 		t.Errorf("exit %d, %q", code, errors)
 	}
-	d.refuse[uds.CodeWasmInvoke] = refusal{uds.ErrorNotFound, "thumbs has no instance on this cell, but on a1: invoke it there"}
+	d.refuse[uds.CodeWasmInvoke] = refusal{uds.ErrorNotFound, "thumbs has no instance that can be invoked"}
 	if _, errors, code := d.words("wasm", "invoke", "thumbs"); code != ExitError ||
-		!strings.Contains(errors, "but on a1: invoke it there") {
+		!strings.Contains(errors, "has no instance that can be invoked") {
 		t.Errorf("exit %d, %q", code, errors)
 	}
 }

@@ -11,24 +11,26 @@ const module = "colloid.net/"
 // A path stands for itself and for everything below it; packages of one path may import each other.
 // The longest path that fits decides. A package that fits none fails the test: add it here.
 var layers = [][]string{
-	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke", "ipc/grant"},
+	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke", "ipc/grant", "ipc/attach"},
 	{"workload", "ipc/ring", "ipc/operator"},
 	{"meshd/clock"},
 	{"meshd/wire"},
 	{"meshd/state"},
 	{"meshd/crdt", "meshd/seal"},
 	{"meshd/overlay"},
-	{"meshd/names", "meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/stream"},
+	{"meshd/names", "meshd/swim", "meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/placement", "meshd/nat", "meshd/stream"},
 	{"meshd/reconcile"},
 	{"meshd/cell"},
 	{"meshd/sim"},
 	{"meshd/reactor", "meshd/resolver", "meshd/storage", "meshd/control"},
 	{"meshd"},
-	{"runnerd/trust", "runnerd/procfs", "runnerd/cgroup"},
+	{"runnerd/trust", "runnerd/procfs"},
+	{"runnerd/cgroup"},
 	{"runnerd/record", "runnerd/health"},
 	{"runnerd/sandbox"},
 	{"runnerd/policy"},
 	{"runnerd/podnet", "runnerd/shim", "runnerd/image", "runnerd/wasm"},
+	{"runnerd/logs"},
 	{"runnerd"},
 	{"runnerd/guest"},
 	{"internal/launcher"},
@@ -69,7 +71,8 @@ var forbidden = []struct {
 var pure = []string{
 	"workload",
 	"meshd/clock", "meshd/wire", "meshd/state", "meshd/crdt", "meshd/seal", "meshd/overlay", "meshd/swim",
-	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/names", "meshd/placement", "meshd/reconcile", "meshd/stream",
+	"meshd/gossip", "meshd/antientropy", "meshd/join", "meshd/names", "meshd/nat", "meshd/placement", "meshd/reconcile",
+	"meshd/stream",
 	"meshd/cell",
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ const writePatience = time.Second
 // Conn is one end of the connection. One goroutine receives; any may send.
 type Conn struct {
 	socket *net.UnixConn
+	raw    syscall.RawConn
 
 	mutex sync.Mutex // guards what follows
 	frame []byte     // reused for sending
@@ -54,7 +56,12 @@ func Open(file *os.File) (*Conn, error) {
 		conn.Close()
 		return nil, errors.New("invoke: the descriptor is no unix socket")
 	}
-	return &Conn{socket: socket}, nil
+	c := &Conn{socket: socket}
+	if c.raw, err = socket.SyscallConn(); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("invoke: %w", err)
+	}
+	return c, nil
 }
 
 // appender is any frame.
@@ -68,8 +75,11 @@ func (c *Conn) Send(frame appender) error {
 	if len(c.frame) > FrameMax {
 		panic(fmt.Sprintf("invoke: frame of %d bytes", len(c.frame))) // the bounds of all parts forbid it
 	}
-	_ = c.socket.SetWriteDeadline(time.Now().Add(writePatience))
-	n, err := c.socket.Write(c.frame)
+	n, err := c.sendNow()
+	if err == unix.EAGAIN || err == unix.EINTR {
+		_ = c.socket.SetWriteDeadline(time.Now().Add(writePatience))
+		n, err = c.socket.Write(c.frame)
+	}
 	if err == nil && n != len(c.frame) {
 		err = io.ErrShortWrite
 	}
@@ -77,6 +87,17 @@ func (c *Conn) Send(frame appender) error {
 		c.socket.Close()
 	}
 	return err
+}
+
+// sendNow sends without waiting: a deadline for each frame would wake the thread that waits for the network.
+func (c *Conn) sendNow() (n int, err error) {
+	if closed := c.raw.Write(func(fd uintptr) bool {
+		n, err = unix.SendmsgN(int(fd), c.frame, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		return true
+	}); closed != nil {
+		return 0, closed
+	}
+	return n, err
 }
 
 // Receive waits for the next frame and parses it; what it returns points into buffer, which has room for

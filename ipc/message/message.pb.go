@@ -441,6 +441,7 @@ type Attach struct {
 	//	*Attach_Exec
 	//	*Attach_Copy
 	//	*Attach_Invoke
+	//	*Attach_Usage
 	//	*Attach_Resolver
 	What          isAttach_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
@@ -534,6 +535,15 @@ func (x *Attach) GetInvoke() *Invoke {
 	return nil
 }
 
+func (x *Attach) GetUsage() *Usage {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Usage); ok {
+			return x.Usage
+		}
+	}
+	return nil
+}
+
 func (x *Attach) GetResolver() *Resolver {
 	if x != nil {
 		if x, ok := x.What.(*Attach_Resolver); ok {
@@ -563,6 +573,10 @@ type Attach_Invoke struct {
 	Invoke *Invoke `protobuf:"bytes,30,opt,name=invoke,proto3,oneof"`
 }
 
+type Attach_Usage struct {
+	Usage *Usage `protobuf:"bytes,50,opt,name=usage,proto3,oneof"`
+}
+
 type Attach_Resolver struct {
 	Resolver *Resolver `protobuf:"bytes,70,opt,name=resolver,proto3,oneof"`
 }
@@ -574,6 +588,8 @@ func (*Attach_Exec) isAttach_What() {}
 func (*Attach_Copy) isAttach_What() {}
 
 func (*Attach_Invoke) isAttach_What() {}
+
+func (*Attach_Usage) isAttach_What() {}
 
 func (*Attach_Resolver) isAttach_What() {}
 
@@ -614,6 +630,52 @@ func (*Invoke) Descriptor() ([]byte, []int) {
 	return file_message_proto_rawDescGZIP(), []int{5}
 }
 
+// Usage: the descriptor is the reading end of a pipe with frames of ipc/attach: what the instances of this
+// host use. The attach names no instance.
+type Usage struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	IntervalMilliseconds uint32                 `protobuf:"varint,1,opt,name=interval_milliseconds,json=intervalMilliseconds,proto3" json:"interval_milliseconds,omitempty"` // 0 = once
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_message_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Usage) GetIntervalMilliseconds() uint32 {
+	if x != nil {
+		return x.IntervalMilliseconds
+	}
+	return 0
+}
+
 // Resolver: the descriptor is a socket on port 53 of the bridge of this host's containers, to answer the
 // names of workloads on. There is no instance.
 type Resolver struct {
@@ -626,7 +688,7 @@ type Resolver struct {
 
 func (x *Resolver) Reset() {
 	*x = Resolver{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +700,7 @@ func (x *Resolver) String() string {
 func (*Resolver) ProtoMessage() {}
 
 func (x *Resolver) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +713,7 @@ func (x *Resolver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolver.ProtoReflect.Descriptor instead.
 func (*Resolver) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Resolver) GetIpv6() bool {
@@ -668,7 +730,7 @@ func (x *Resolver) GetStream() bool {
 	return false
 }
 
-// Logs: the descriptor is the reading end of a pipe.
+// Logs: the descriptor is the reading end of a pipe with frames of ipc/attach.
 type Logs struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
 	TailLines             uint32                 `protobuf:"varint,1,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"` // 0 = everything that is kept
@@ -680,7 +742,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +754,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +767,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Logs) GetTailLines() uint32 {
@@ -729,21 +791,22 @@ func (x *Logs) GetFollow() bool {
 	return false
 }
 
-// Exec: the descriptor is a SOCK_STREAM with the frames of the exec protocol (ipc/attach).
+// Exec: the descriptor is a SOCK_STREAM with frames of ipc/attach.
 type Exec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Arguments     []string               `protobuf:"bytes,1,rep,name=arguments,proto3" json:"arguments,omitempty"`
 	Terminal      bool                   `protobuf:"varint,2,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	Rows          uint32                 `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
 	Columns       uint32                 `protobuf:"varint,4,opt,name=columns,proto3" json:"columns,omitempty"`
-	Grant         []byte                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"` // one-time permission (F137)
+	Grant         []byte                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"`  // one-time permission (F137)
+	Input         bool                   `protobuf:"varint,6,opt,name=input,proto3" json:"input,omitempty"` // the program's input stays open until the frame that ends it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exec) Reset() {
 	*x = Exec{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +818,7 @@ func (x *Exec) String() string {
 func (*Exec) ProtoMessage() {}
 
 func (x *Exec) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +831,7 @@ func (x *Exec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exec.ProtoReflect.Descriptor instead.
 func (*Exec) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Exec) GetArguments() []string {
@@ -806,7 +869,14 @@ func (x *Exec) GetGrant() []byte {
 	return nil
 }
 
-// Copy: the descriptor is a SOCK_STREAM that carries a tar archive.
+func (x *Exec) GetInput() bool {
+	if x != nil {
+		return x.Input
+	}
+	return false
+}
+
+// Copy: as Exec; the program reads or writes a tar archive.
 type Copy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -818,7 +888,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +900,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +913,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{9}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Copy) GetPath() string {
@@ -877,7 +947,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +959,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +972,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{10}
+	return file_message_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -928,7 +998,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1010,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1023,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{11}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 type Event struct {
@@ -973,7 +1043,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1055,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1068,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{12}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -1105,7 +1175,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1187,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1200,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{13}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1168,7 +1238,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1250,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1263,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{14}
+	return file_message_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1292,7 +1362,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1374,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1387,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{15}
+	return file_message_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Network) GetRanges() []*Range {
@@ -1345,7 +1415,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1427,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1440,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{16}
+	return file_message_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Range) GetAddress() []byte {
@@ -1409,7 +1479,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1491,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1504,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{17}
+	return file_message_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1545,7 +1615,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1627,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1640,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{18}
+	return file_message_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1608,17 +1678,20 @@ const file_message_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
-	"\acontent\x18\x03 \x01(\fR\acontent\"\xb2\x02\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"\xde\x02\n" +
 	"\x06Attach\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12'\n" +
 	"\x02id\x18\x02 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12'\n" +
 	"\x04logs\x18\x03 \x01(\v2\x11.colloid.ipc.LogsH\x00R\x04logs\x12'\n" +
 	"\x04exec\x18\x04 \x01(\v2\x11.colloid.ipc.ExecH\x00R\x04exec\x12'\n" +
 	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copy\x12-\n" +
-	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invoke\x123\n" +
+	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invoke\x12*\n" +
+	"\x05usage\x182 \x01(\v2\x12.colloid.ipc.UsageH\x00R\x05usage\x123\n" +
 	"\bresolver\x18F \x01(\v2\x15.colloid.ipc.ResolverH\x00R\bresolverB\x06\n" +
 	"\x04what\"\b\n" +
-	"\x06Invoke\"6\n" +
+	"\x06Invoke\"<\n" +
+	"\x05Usage\x123\n" +
+	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"6\n" +
 	"\bResolver\x12\x12\n" +
 	"\x04ipv6\x18\x01 \x01(\bR\x04ipv6\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\bR\x06stream\"u\n" +
@@ -1626,13 +1699,14 @@ const file_message_proto_rawDesc = "" +
 	"\n" +
 	"tail_lines\x18\x01 \x01(\rR\ttailLines\x126\n" +
 	"\x17since_unix_milliseconds\x18\x02 \x01(\x04R\x15sinceUnixMilliseconds\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x84\x01\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x9a\x01\n" +
 	"\x04Exec\x12\x1c\n" +
 	"\targuments\x18\x01 \x03(\tR\targuments\x12\x1a\n" +
 	"\bterminal\x18\x02 \x01(\bR\bterminal\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\rR\x04rows\x12\x18\n" +
 	"\acolumns\x18\x04 \x01(\rR\acolumns\x12\x14\n" +
-	"\x05grant\x18\x05 \x01(\fR\x05grant\"D\n" +
+	"\x05grant\x18\x05 \x01(\fR\x05grant\x12\x14\n" +
+	"\x05input\x18\x06 \x01(\bR\x05input\"D\n" +
 	"\x04Copy\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\bR\x04into\x12\x14\n" +
@@ -1718,7 +1792,7 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
@@ -1727,47 +1801,49 @@ var file_message_proto_goTypes = []any{
 	(*File)(nil),       // 4: colloid.ipc.File
 	(*Attach)(nil),     // 5: colloid.ipc.Attach
 	(*Invoke)(nil),     // 6: colloid.ipc.Invoke
-	(*Resolver)(nil),   // 7: colloid.ipc.Resolver
-	(*Logs)(nil),       // 8: colloid.ipc.Logs
-	(*Exec)(nil),       // 9: colloid.ipc.Exec
-	(*Copy)(nil),       // 10: colloid.ipc.Copy
-	(*Stop)(nil),       // 11: colloid.ipc.Stop
-	(*List)(nil),       // 12: colloid.ipc.List
-	(*Event)(nil),      // 13: colloid.ipc.Event
-	(*Attached)(nil),   // 14: colloid.ipc.Attached
-	(*Hello)(nil),      // 15: colloid.ipc.Hello
-	(*Network)(nil),    // 16: colloid.ipc.Network
-	(*Range)(nil),      // 17: colloid.ipc.Range
-	(*Instance)(nil),   // 18: colloid.ipc.Instance
-	(*Listing)(nil),    // 19: colloid.ipc.Listing
+	(*Usage)(nil),      // 7: colloid.ipc.Usage
+	(*Resolver)(nil),   // 8: colloid.ipc.Resolver
+	(*Logs)(nil),       // 9: colloid.ipc.Logs
+	(*Exec)(nil),       // 10: colloid.ipc.Exec
+	(*Copy)(nil),       // 11: colloid.ipc.Copy
+	(*Stop)(nil),       // 12: colloid.ipc.Stop
+	(*List)(nil),       // 13: colloid.ipc.List
+	(*Event)(nil),      // 14: colloid.ipc.Event
+	(*Attached)(nil),   // 15: colloid.ipc.Attached
+	(*Hello)(nil),      // 16: colloid.ipc.Hello
+	(*Network)(nil),    // 17: colloid.ipc.Network
+	(*Range)(nil),      // 18: colloid.ipc.Range
+	(*Instance)(nil),   // 19: colloid.ipc.Instance
+	(*Listing)(nil),    // 20: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	11, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	12, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	12, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	13, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
 	5,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
 	1,  // 4: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
 	4,  // 5: colloid.ipc.Start.files:type_name -> colloid.ipc.File
 	1,  // 6: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
-	8,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
-	9,  // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
-	10, // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	9,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	10, // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	11, // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
 	6,  // 10: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
-	7,  // 11: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
-	1,  // 12: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	15, // 13: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	18, // 14: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	19, // 15: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	14, // 16: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	16, // 17: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
-	17, // 18: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
-	1,  // 19: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 20: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	7,  // 11: colloid.ipc.Attach.usage:type_name -> colloid.ipc.Usage
+	8,  // 12: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
+	1,  // 13: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	16, // 14: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	19, // 15: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	20, // 16: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	15, // 17: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	17, // 18: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
+	18, // 19: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
+	1,  // 20: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 21: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -1786,9 +1862,10 @@ func file_message_proto_init() {
 		(*Attach_Exec)(nil),
 		(*Attach_Copy)(nil),
 		(*Attach_Invoke)(nil),
+		(*Attach_Usage)(nil),
 		(*Attach_Resolver)(nil),
 	}
-	file_message_proto_msgTypes[12].OneofWrappers = []any{
+	file_message_proto_msgTypes[13].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
@@ -1801,7 +1878,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

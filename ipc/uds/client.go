@@ -1,6 +1,7 @@
 package uds
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,6 +57,7 @@ type Client struct {
 
 	mutex      sync.Mutex // guards connection and broken
 	connection net.Conn
+	input      *bufio.Reader // of connection
 	broken     error
 }
 
@@ -67,7 +69,7 @@ func Dial(path string) (*Client, error) {
 	connection, err := net.DialTimeout("unix", path, 5*time.Second)
 	switch {
 	case err == nil:
-		return &Client{connection: connection}, nil
+		return newClient(connection), nil
 	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("%w for %s: run as root or join group %s "+
 			"(`usermod -aG %s USER`), for changes %s too", os.ErrPermission, path, GroupRead, GroupRead, GroupWrite)
@@ -79,6 +81,10 @@ func Dial(path string) (*Client, error) {
 		return nil, fmt.Errorf("%s is not the socket of a daemon", path)
 	}
 	return nil, fmt.Errorf("cannot connect to %s: %w", path, err)
+}
+
+func newClient(connection net.Conn) *Client {
+	return &Client{connection: connection, input: bufio.NewReader(connection)}
 }
 
 // Close ends the connection.
@@ -155,7 +161,7 @@ func isReply(err error) bool {
 func (c *Client) read() ([]byte, error) {
 	var whole []byte
 	for {
-		status, payload, err := ReadFrame(c.connection, OutputQueueMax, nil)
+		status, payload, err := ReadFrame(c.input, OutputQueueMax, nil)
 		if err != nil {
 			return nil, err
 		}

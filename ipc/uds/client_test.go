@@ -22,7 +22,7 @@ func answering(t testing.TB, reply []byte) *Client {
 		}
 		far.Close()
 	}()
-	return &Client{connection: near, Timeout: 5 * time.Second}
+	return withTimeout(near, 5*time.Second)
 }
 
 func TestDoUnderstandsReplies(t *testing.T) {
@@ -64,7 +64,7 @@ func TestDoTimesOut(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
 	go ReadFrame(far, RequestMax, nil)
-	c := &Client{connection: near, Timeout: 20 * time.Millisecond}
+	c := withTimeout(near, 20*time.Millisecond)
 	for range 2 { // the second time without waiting
 		if _, err := c.Do(CodeGet, nil); err == nil || !strings.Contains(err.Error(), "does not answer") {
 			t.Errorf("%v", err)
@@ -141,4 +141,10 @@ func FuzzReply(f *testing.F) {
 			t.Error("an error without words")
 		}
 	})
+}
+
+func withTimeout(connection net.Conn, timeout time.Duration) *Client {
+	c := newClient(connection)
+	c.Timeout = timeout
+	return c
 }

@@ -19,6 +19,7 @@ type HelloReply struct {
 type Status struct {
 	Cell       CellSelf         `json:"cell"`
 	Cells      []CellInfo       `json:"cells"`
+	Network    NetworkInfo      `json:"network"`
 	Workloads  []WorkloadStatus `json:"workloads"`
 	Conflicts  []ConflictInfo   `json:"conflicts"`
 	Alarms     []Alarm          `json:"alarms"`
@@ -61,7 +62,11 @@ type CellInfo struct {
 	InPlacement    bool     `json:"in_placement"`
 	HeldSeconds    int      `json:"held_seconds,omitempty"` // back from the dead, counts fully after that
 	Drained        bool     `json:"drained,omitempty"`      // an operator wants it empty
-	Reach          string   `json:"reach"`
+	Reach          string   `json:"reach"`                  // public, punched, relayed, unknown: what strangers can expect
+	Path           string   `json:"path,omitempty"`         // direct, punched, relayed, none: from this cell to it
+	Relay          string   `json:"relay,omitempty"`        // the cell a relayed path goes through
+	PathSeconds    float64  `json:"path_seconds"`           // age of the path, 0 = not known
+	PathAttempts   int      `json:"path_attempts"`          // to make it direct, begun by this cell
 	RTTMicrosecond int64    `json:"rtt_us"`
 	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never
 	Version        string   `json:"version,omitempty"`
@@ -74,6 +79,32 @@ type CellInfo struct {
 	CPUPercent     *int     `json:"cpu_percent,omitempty"` // of the host, smoothed; absent = not known
 	MemoryPercent  *int     `json:"memory_percent,omitempty"`
 	DiskPercent    *int     `json:"disk_percent,omitempty"`
+}
+
+// NetworkInfo says how others reach the answering cell.
+type NetworkInfo struct {
+	Reach      string        `json:"reach"`      // public, punched, relayed, unknown
+	Scope      string        `json:"scope"`      // the kind of network that was judged
+	Translated bool          `json:"translated"` // others see another address than this cell has
+	Observed   string        `json:"observed,omitempty"`
+	Mapping    string        `json:"mapping"` // none, one-port, per-destination, unknown
+	Filter     string        `json:"filter"`  // open, closed, unknown
+	Mapped     []string      `json:"mapped"`  // addresses that a router opened on request
+	Homes      []HomeInfo    `json:"homes"`
+	Candidates []AddressInfo `json:"candidates"`
+}
+
+// HomeInfo is a cell through which others reach the answering one.
+type HomeInfo struct {
+	Cell         string  `json:"cell"`
+	Hostname     string  `json:"hostname,omitempty"`
+	HeardSeconds float64 `json:"heard_seconds"` // straight from it, -1 = never
+}
+
+// AddressInfo is one published address.
+type AddressInfo struct {
+	Address string `json:"address"`
+	Reach   string `json:"reach"`
 }
 
 // WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid, and where the

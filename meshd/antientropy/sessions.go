@@ -141,6 +141,14 @@ func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool {
 	return nonce&1 == 1 == (a.Self > peer)
 }
 
+// Abandon gives up the session begun here, unless it is a bootstrap: the caller has learnt that datagrams of its
+// peer may have gone where this cell is no longer.
+func (a *Sessions) Abandon() {
+	if s := a.slot(0); s.active && !s.bootstrap {
+		a.fail(s)
+	}
+}
+
 // Running reports whether a session with peer is under way.
 func (a *Sessions) Running(peer wire.CellID) bool { return a.find(peer) != nil }
 

@@ -93,14 +93,15 @@ func (b *alarmBook) list() []uds.Alarm {
 
 // counters are shown by `colloid status --metrics`.
 type counters struct {
-	received, sent, sentBytes      uint64
-	malformed, unsealed, rejected  uint64
-	unhandled, unroutable, guarded uint64
-	joinsDropped, sessions         uint64
-	tooNarrow                      uint64
-	otherVersion, noVersion        uint64
-	unknownTypes                   [256]uint64 // by message type (F26)
-	actions, actionsDelayed        uint64
+	received, sent, sentBytes       uint64
+	malformed, unsealed, rejected   uint64
+	unhandled, unroutable, guarded  uint64
+	joinsDropped, sessions          uint64
+	tooNarrow                       uint64
+	relayed, passedOn, relayRefused uint64
+	otherVersion, noVersion         uint64
+	unknownTypes                    [256]uint64 // by message type (F26)
+	actions, actionsDelayed         uint64
 }
 
 func (c *Cell) log(level Level, text string) {

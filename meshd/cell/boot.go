@@ -251,6 +251,7 @@ func (c *Cell) restate() {
 }
 
 func (c *Cell) ownContact() state.CellContact {
+	c.nat.Settle(c.now)
 	arch := c.config.Arch
 	if arch == "" {
 		arch = runtime.GOARCH
@@ -266,7 +267,9 @@ func (c *Cell) ownContact() state.CellContact {
 		Arch:       arch,
 		Hostname:   c.config.Hostname,
 		Software:   c.config.Software,
-		Candidates: c.config.Addresses,
+		Candidates: c.nat.Candidates(make([]state.Candidate, 0, state.CandidatesMax)),
+		Reach:      c.nat.Class(),
+		Homes:      c.nat.Homes(),
 		Labels:     c.config.Labels,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/gossip"
 	"colloid.net/meshd/join"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/reconcile"
@@ -64,6 +65,7 @@ type Cell struct {
 	planner   *placement.Planner
 	plan      *placement.Plan
 	seed      *join.Seed
+	nat       *nat.Traversal
 
 	reconciler *reconcile.Reconciler
 	views      views
@@ -96,9 +98,23 @@ type Cell struct {
 	alarms         alarmBook
 	rollout        rolloutState
 
-	// The sender of the datagram being handled: messages to it are answers and go where it came from.
+	relayLimit  nat.Limiter
+	streamLimit nat.Limiter      // the same for what belongs to streams
+	relayCopy   []byte           // a datagram to be passed on, opened to check it
+	mapped      []netip.AddrPort // see SetMapped
+	candidates  [state.CandidatesMax]state.Candidate
+	contactDue  clock.Instant // of publishing the own contact, 0 = it is as published
+	contactSaid clock.Instant
+	againFrom   wire.CellID // see recoverAgain
+	againDue    clock.Instant
+	caughtUp    clock.Instant // next time, see catchUp
+	caughtUntil clock.Instant // 0 = not begun
+
+	// The sender of the datagram being handled: messages to it are answers and go where it came from. No
+	// address: it came through a relay.
 	replyTo      wire.CellID
 	replyAddress netip.AddrPort
+	replyVia     netip.AddrPort // the relay it came through, if the sender is no member
 
 	scratch  []byte // one outgoing datagram
 	payload  []byte // one outgoing payload
@@ -189,7 +205,12 @@ func (c *Cell) enter(cluster Cluster) {
 		Loopback: c.config.Loopback,
 		Send:     c.send, Claim: c.claim, TellStatus: c.tellStatus,
 		Validated: func(now clock.Instant, m *member) { c.guard.Validate(now, m.Address) },
+		Observed:  c.observedBy,
+		Direct:    func(now clock.Instant, m *member) bool { return c.nat.Direct(now, m) },
+		MayAccuse: func(now clock.Instant, m *member) bool { return c.nat.MayAccuse(now, m) },
+		Detour:    func(now clock.Instant, m *member) { c.detour(m) },
 	})
+	c.enterNetwork()
 	c.gossip = gossip.New(gossip.Options{
 		Self: self, Random: c.config.Random, Members: c.members, Store: c.store,
 		Send: c.send, Suspected: c.detector.Suspected,
@@ -222,6 +243,10 @@ func (c *Cell) enter(cluster Cluster) {
 func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) {
 	c.now = now
 	c.counters.received++
+	if wire.IsRelay(datagram) {
+		c.receiveRelayed(from, datagram)
+		return
+	}
 	header, payload, trailer, err := c.config.Versions.ParseHeader(datagram)
 	if err != nil {
 		c.countUnknown(header, err)
@@ -250,6 +275,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		c.counters.malformed++
 		return
 	}
+	if header.Type == wire.TypePing && c.nat.DialBack(now, header.Nonce, from) {
+		return
+	}
 	c.guard.Received(now, from, len(datagram))
 	if header.Type.Relayable() || header.Type == wire.TypeRelayOffer {
 		c.receiveStream(from, header, payload, hop)
@@ -269,8 +297,11 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 	sender := header.Sender
 	switch header.Type {
 	case wire.TypePong:
-		if c.addressConfirmed(sender, from, header.Nonce) {
+		if from.IsValid() && c.addressConfirmed(sender, from, header.Nonce) {
 			return
+		}
+		if m := c.members.Get(sender); m != nil && from.IsValid() {
+			c.nat.Pong(c.now, m, from, header.Nonce, payload)
 		}
 		c.detector.Receive(c.now, sender, from, header, payload)
 	case wire.TypePing, wire.TypePingReq, wire.TypePingReqAck:
@@ -285,6 +316,9 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 		c.sessions.Receive(c.now, sender, header, payload)
 	case wire.TypeFindNode:
 		c.answerFindNode(sender, header, payload)
+	case wire.TypePunchReq, wire.TypePunchSyn:
+		c.receivePunch(sender, from, header, payload)
+	case wire.TypePunchKeep:
 	case wire.TypeLeave:
 		c.detector.ProbeNow(c.now, sender) // a hint only (F8)
 	default:
@@ -305,6 +339,7 @@ func (c *Cell) Tick(now clock.Instant) {
 	c.tickJoin()
 	c.tickEdge()
 	c.tickSchedule()
+	c.tickNetwork()
 	c.drain()
 	c.actuate()
 	c.tickLeave()
@@ -329,6 +364,7 @@ func (c *Cell) Deadline() clock.Instant {
 	next = clock.Earliest(next, c.joinDeadline())
 	next = clock.Earliest(next, c.leaveDeadline())
 	next = clock.Earliest(next, c.isolation.deadline())
+	next = clock.Earliest(next, c.networkDeadline())
 	return clock.Earliest(next, c.scheduleDeadline())
 }
 

@@ -1,10 +1,13 @@
 package cell
 
 import (
+	"net/netip"
+
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/gossip"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
 )
 
 // Plan returns what placement said last, for checkers. It is valid until the next input.
@@ -51,3 +54,11 @@ func (c *Cell) Occupancies() []Occupancy {
 
 // ConflictKeys returns the operator keys that the cell shows as in CONFLICT. Nobody else may change it.
 func (c *Cell) ConflictKeys() map[string]struct{} { return c.views.conflicts }
+
+// AddressOf returns where this cell sends what is for another, for tests.
+func (c *Cell) AddressOf(id wire.CellID) netip.AddrPort {
+	if m := c.members.Get(id); m != nil {
+		return m.Address
+	}
+	return netip.AddrPort{}
+}

@@ -88,6 +88,7 @@ type Config struct {
 	Versions         wire.Versions
 	Features         uint32
 	ContactExtension []byte
+	AES              bool   // the processor has instructions for AES-GCM: streams use it with cells that have them too
 	Loopback         bool   // accept loopback contacts (tests, demo)
 	Directory        string // for status
 	Driver           string // for status

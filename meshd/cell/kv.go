@@ -2,7 +2,6 @@ package cell
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -189,18 +188,4 @@ func (c *Cell) NoModule(workloadName string) string {
 		key = view.key
 	}
 	return key
-}
-
-// WorkloadCells says which other cells run instances of a workload, for whoever asked the wrong one.
-func (c *Cell) WorkloadCells(workload string) string {
-	var cells []string
-	for _, id := range sortedEndpointIDs(c.views.endpoints) {
-		if id.workload == workload && id.cell != c.config.Self {
-			cells = append(cells, id.cell.String())
-		}
-	}
-	if len(cells) > 8 {
-		cells = append(cells[:8], fmt.Sprintf("%d more", len(cells)-8))
-	}
-	return strings.Join(cells, ", ")
 }

@@ -218,6 +218,11 @@ func whyEnded(actual *reconcile.Actual) string {
 }
 
 // actualSorted returns the instances in a fixed order: decisions must not depend on a map's.
+// Instances lists what runnerd reports of the instances of a workload on this cell, in order.
+func (c *Cell) Instances(key string) []reconcile.Actual {
+	return slices.DeleteFunc(c.actualSorted(), func(a reconcile.Actual) bool { return a.Key != key })
+}
+
 func (c *Cell) actualSorted() []reconcile.Actual {
 	list := make([]reconcile.Actual, 0, len(c.runner.actual))
 	for _, actual := range c.runner.actual {

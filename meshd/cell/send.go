@@ -16,16 +16,22 @@ import (
 // counted; every protocol above repeats what matters.
 func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
 	if member := c.members.Get(to); member != nil && member.Address.IsValid() {
-		address := member.Address
-		if to == c.replyTo && c.replyAddress != address {
-			// The cell may have moved, or somebody replays its datagrams from an address of his choice.
-			address = c.replyAddress
-			if !c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
-				c.counters.guarded++
-				return
-			}
+		if to != c.replyTo || !c.replyAddress.IsValid() {
+			c.sendMember(member, kind, nonce, payload)
+			return
+		}
+		address := c.replyAddress
+		// The cell may have moved, or somebody replays its datagrams from an address of his choice.
+		if address != member.Address &&
+			!c.guard.AllowSend(c.now, address, wire.HeaderSize+len(payload)+wire.TrailerSize) {
+			c.counters.guarded++
+			return
 		}
 		c.sendAddress(to, address, kind, nonce, payload)
+		return
+	}
+	if to == c.replyTo && c.replyVia.IsValid() {
+		c.sendBack(to, kind, nonce, payload)
 		return
 	}
 	address, named, ok := c.guests.address(to)
@@ -44,21 +50,33 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 
 // sendAddress sends to a cell at an address, in a version that the cell understands.
 func (c *Cell) sendAddress(to wire.CellID, address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+	if datagram := c.seal(c.scratch[:0], to, kind, nonce, payload); datagram != nil {
+		c.transmit(address, datagram)
+	}
+}
+
+// seal appends a sealed datagram of this cell in a version that the addressee understands; nil if there is none.
+func (c *Cell) seal(dst []byte, to wire.CellID, kind wire.Type, nonce uint32, payload []byte) []byte {
 	if len(payload) > wire.SealedPayloadMax {
 		panic("cell: payload longer than a sealed datagram holds")
 	}
 	version, ok := c.versionFor(to)
 	if !ok {
 		c.counters.noVersion++
-		return
+		return nil
 	}
 	header := wire.Header{
 		Version: version, Type: kind, PayloadLength: uint16(len(payload)), Sender: c.config.Self, Nonce: nonce,
 	}
-	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
-	datagram = c.sealer.Seal(datagram)
+	begin := len(dst)
+	dst = append(wire.AppendHeader(dst, header), payload...)
+	return append(dst[:begin], c.sealer.Seal(dst[begin:])...)
+}
+
+func (c *Cell) transmit(address netip.AddrPort, datagram []byte) {
 	c.counters.sent++
 	c.counters.sentBytes += uint64(len(datagram))
+	c.nat.Contacted(c.now, address)
 	c.config.Network.Send(address, datagram)
 }
 
@@ -210,7 +228,10 @@ func (c *Cell) heard(sender wire.CellID, from netip.AddrPort, kind wire.Type) {
 	returned := c.returned(member)
 	c.detector.Heard(c.now, sender)
 	member.Heard = c.now
-	if member.Address != from {
+	switch {
+	case member.Address == from:
+		c.nat.Heard(c.now, member)
+	case kind != wire.TypePunchSyn: // those are looked at with what they belong to
 		c.checkAddress(sender, from)
 	}
 	if returned {
@@ -225,13 +246,14 @@ const strangerDelay = 500 * time.Millisecond
 type stranger struct {
 	id  wire.CellID // 0 = none
 	due clock.Instant
+	via wire.CellID // who relays for it, and hence knows it; 0 = it speaks for itself
 }
 
 // noticeStranger notes a cell that owns the cluster's key and is unknown: our state may be older than its
 // membership, as when cells that met it last were killed before their snapshot was written.
 func (c *Cell) noticeStranger(sender wire.CellID, from netip.AddrPort) {
 	if c.stranger.id == 0 && !c.guests.greeted(sender, from) {
-		c.stranger = stranger{sender, c.now.Add(strangerDelay)}
+		c.stranger = stranger{id: sender, due: c.now.Add(strangerDelay)}
 	}
 }
 
@@ -241,7 +263,11 @@ func (c *Cell) tickStranger() {
 		return
 	}
 	if c.members.Get(c.stranger.id) == nil {
-		c.wantSession(c.stranger.id)
+		peer := c.stranger.id
+		if c.stranger.via != 0 {
+			peer = c.stranger.via
+		}
+		c.wantSession(peer)
 	}
 	c.stranger = stranger{}
 }
@@ -321,6 +347,7 @@ func (c *Cell) addressConfirmed(sender wire.CellID, from netip.AddrPort, nonce u
 		c.guard.Validate(c.now, from)
 		if member := c.members.Get(sender); member != nil {
 			member.Address = from
+			c.nat.Confirmed(c.now, member)
 			c.persist.peersDirty = true
 		}
 		return true

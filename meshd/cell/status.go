@@ -20,6 +20,7 @@ func (c *Cell) statusReply(payload []byte) Response {
 	status := uds.Status{
 		Cell:      c.selfStatus(),
 		Cells:     c.cellInfos(),
+		Network:   c.networkInfo(),
 		Workloads: c.workloadStatuses(),
 		Conflicts: c.conflictInfos(),
 		Alarms:    c.alarms.list(),
@@ -73,7 +74,7 @@ func (c *Cell) cellInfos() []uds.CellInfo {
 		}
 		info := uds.CellInfo{
 			ID: id.String(), Hostname: view.contact.Hostname, State: "unknown", Self: id == c.config.Self,
-			InPlacement: c.healthOf(view) == healthFull, Drained: c.isDrained(id), Reach: "unknown", HeardSeconds: -1,
+			InPlacement: c.healthOf(view) == healthFull, Drained: c.isDrained(id), Reach: view.contact.Reach.String(), HeardSeconds: -1,
 			Version: view.contact.Software, Arch: view.contact.Arch, Runtimes: runtimesOf(view.contact.Flags),
 			CPUMillicores: view.capacity.CPUMillicores, MemoryMiB: view.capacity.MemoryMiB,
 			LimitsEnforced: view.capacity.LimitsEnforced, Instances: instances[id],
@@ -108,6 +109,7 @@ func (c *Cell) describeContact(info *uds.CellInfo, view *cellView) {
 	if m.Address.IsValid() {
 		info.Address = m.Address.String()
 	}
+	c.describePath(info, m)
 	info.RTTMicrosecond = int64(m.RTT / time.Microsecond)
 	if m.Heard != 0 {
 		info.HeardSeconds = float64(c.now.Sub(m.Heard)/time.Millisecond) / 1000
@@ -342,6 +344,10 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
 	}
+	if c.nat.Restricted() && len(c.nat.Homes()) == 0 && c.members.Len() > 0 {
+		add("warning", "a router or firewall keeps strangers from this cell, and no other cell can be its home",
+			"make one cell of the cluster reachable: see `colloid netcheck`")
+	}
 	c.versionAlarms(add)
 	for _, id := range c.cellIDs() {
 		if view := c.views.cells[id]; view.hasStatus && view.status.Life == state.Dead {
@@ -396,6 +402,9 @@ func (c *Cell) metrics() []uds.Metric {
 		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
 		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
 		counter("datagrams_too_large_total", "datagrams that a path on the way could not carry", n.tooNarrow),
+		counter("datagrams_relayed_total", "datagrams of this cell that went through a relay", n.relayed),
+		counter("datagrams_passed_on_total", "datagrams passed on for other cells", n.passedOn),
+		counter("relays_refused_total", "datagrams for other cells that were not passed on", n.relayRefused),
 		counter("joins_dropped_total", "join requests dropped by rate limits or as malformed", n.joinsDropped),
 		counter("antientropy_sessions_total", "completed anti-entropy sessions", n.sessions),
 		counter("actions_total", "starts and stops given to runnerd", n.actions),

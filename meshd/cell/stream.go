@@ -76,8 +76,13 @@ func (c *Cell) enterStreams() {
 			m := c.members.Get(id)
 			return m != nil && m.InService()
 		},
+		Home: func(target, cell wire.CellID) bool {
+			m := c.members.Get(target)
+			return m != nil && m.HasHome(cell)
+		},
 		Incoming: c.incomingStream,
 		Relays:   c.config.Relays,
+		AES:      c.config.AES,
 	})
 }
 
@@ -94,16 +99,20 @@ func (c *Cell) incomingStream(s *stream.Stream) {
 }
 
 // receiveStream takes the messages of streams. They may come through relays, so the address they come from
-// is believed in nothing: not where a cell is, not that it lives (F155).
+// is believed in nothing: not where a cell is, not that it lives (F155). from is the zero AddrPort for what
+// came behind the head of a relay.
 func (c *Cell) receiveStream(from netip.AddrPort, header wire.Header, payload []byte, hop wire.CellID) {
 	c.streams.datagram = stream.Datagram{
 		Header: header, Payload: payload, Hop: hop, Validated: c.guard.Validated(c.now, from),
 		Sealed: c.streams.sealed,
 	}
-	if m := c.members.Get(hop); m != nil && m.Address == from {
-		c.streams.datagram.Validated = true // the store or a PONG named it
+	if m := c.members.Get(hop); m != nil && (m.Address == from || !from.IsValid()) {
+		c.streams.datagram.Validated = true // the store or a PONG named it, or answers go the way to m
 	}
 	c.streams.mux.Receive(c.now, &c.streams.datagram)
+	if !from.IsValid() {
+		return
+	}
 	// A hop that has moved is asked at its new address; only its PONG counts.
 	if hop = c.streams.mux.HopOf(&c.streams.datagram); hop != 0 {
 		if m := c.members.Get(hop); m != nil && m.Address.IsValid() && m.Address != from {
@@ -122,12 +131,7 @@ func (c *Cell) keepSealed(kind wire.Type, datagram []byte) {
 
 // sendStreamOpen passes on the STREAM_OPEN of another cell under its name and this cell's seal.
 func (c *Cell) sendStreamOpen(to, originator wire.CellID, nonce uint32, payload []byte) {
-	m := c.members.Get(to)
-	if m == nil || !m.Address.IsValid() {
-		c.counters.unroutable++
-		return
-	}
-	if wire.HeaderSize+len(payload)+wire.HopTrailerSize > wire.DatagramMax {
+	if wire.RelayHeadSize+wire.HeaderSize+len(payload)+wire.HopTrailerSize > wire.DatagramMax {
 		c.counters.malformed++
 		return
 	}
@@ -140,23 +144,30 @@ func (c *Cell) sendStreamOpen(to, originator wire.CellID, nonce uint32, payload 
 		Version: version, Type: wire.TypeStreamOpen, PayloadLength: uint16(len(payload)), Sender: originator, Nonce: nonce,
 	}
 	datagram := append(wire.AppendHeader(c.scratch[:0], header), payload...)
-	c.transmit(m.Address, c.sealer.SealHop(datagram))
+	c.forward(to, c.sealer.SealHop(datagram))
 }
 
-// forward sends the sealed datagram of another cell on as it is: relays keep nothing and change nothing.
+// forward sends a sealed datagram on as it is, on the way there is to the next hop: relays keep nothing and
+// change nothing.
 func (c *Cell) forward(to wire.CellID, sealed []byte) {
 	m := c.members.Get(to)
 	if m == nil || !m.Address.IsValid() {
 		c.counters.unroutable++
 		return
 	}
-	c.transmit(m.Address, sealed)
-}
-
-func (c *Cell) transmit(address netip.AddrPort, datagram []byte) {
-	c.counters.sent++
-	c.counters.sentBytes += uint64(len(datagram))
-	c.config.Network.Send(address, datagram)
+	hops, count := c.route(m)
+	for _, hop := range hops[:count] {
+		if hop.Relay == 0 {
+			c.transmit(hop.Address, sealed)
+			continue
+		}
+		c.counters.relayed++
+		c.relayCopy = append(wire.AppendRelay(c.relayCopy[:0], wire.RelayFirst, to), sealed...)
+		c.transmit(hop.Address, c.relayCopy)
+	}
+	if count == 0 {
+		c.counters.unroutable++
+	}
 }
 
 // heardLately is how long ago a cell must have been heard to be expected to relay.
@@ -167,18 +178,29 @@ func (c *Cell) answers(m *member) bool {
 	return m.InService() && m.Address.IsValid() && !c.detector.Suspected(m.ID)
 }
 
-// streamRoute lists the ways to a target: to itself, then by the cells nearest to it in the overlay that
-// this cell has heard from lately.
+// carries reports whether a member can be a hop of a stream: it answers, and is reached straight, so that
+// streams do not use up what relays of single datagrams carry.
+func (c *Cell) carries(m *member) bool { return c.answers(m) && c.nat.Direct(c.now, m) }
+
+// streamRoute lists the ways to a target: to itself where it is reached straight, else through its homes and
+// this cell's own, then to itself on whatever way there is, then by the cells nearest to it in the overlay
+// that this cell has heard from lately.
 func (c *Cell) streamRoute(target wire.CellID, attempt int) wire.CellID {
 	routes := c.streams.routes[:0]
 	direct := c.members.Get(target)
 	if direct != nil && direct.Address.IsValid() {
+		if !c.nat.Direct(c.now, direct) {
+			c.nat.Route(c.now, direct) // traffic makes it try to become so
+			routes = c.streamHomes(routes, direct.ID, direct.Homes)
+			routes = c.streamHomes(routes, direct.ID, c.nat.Homes())
+		}
 		routes = append(routes, direct)
 	}
-	if attempt > 0 {
+	if attempt >= len(routes) {
 		first := len(routes)
 		c.members.Each(func(m *member) bool {
-			if m.ID != target && c.answers(m) && m.Heard != 0 && c.now.Sub(m.Heard) < heardLately {
+			if m.ID != target && c.carries(m) && m.Heard != 0 && c.now.Sub(m.Heard) < heardLately &&
+				!slices.Contains(routes[:first], m) {
 				routes = append(routes, m)
 			}
 			return true
@@ -193,15 +215,33 @@ func (c *Cell) streamRoute(target wire.CellID, attempt int) wire.CellID {
 	return routes[attempt%len(routes)].ID
 }
 
-// nextHop chooses where a stream that this cell relays goes: to the target if it answers, else to the member
-// nearest to it, which the rule of F150 wants nearer than this cell.
+// streamHomes appends those of some homes that can be a hop.
+func (c *Cell) streamHomes(routes []*member, target wire.CellID, homes []wire.CellID) []*member {
+	for _, id := range homes {
+		if m := c.members.Get(id); m != nil && id != target && c.carries(m) && !slices.Contains(routes, m) {
+			routes = append(routes, m)
+		}
+	}
+	return routes
+}
+
+// nextHop chooses where a stream that this cell relays goes: to the target if it answers, through a home of
+// it if it is not reached otherwise, else to the member nearest to it, which the rule of F150 wants nearer
+// than this cell.
 func (c *Cell) nextHop(target, source, previous wire.CellID) wire.CellID {
 	if m := c.members.Get(target); m != nil && c.answers(m) {
+		if !c.nat.Direct(c.now, m) && !m.HasHome(c.config.Self) {
+			for _, id := range m.Homes {
+				if home := c.members.Get(id); home != nil && id != source && id != previous && c.carries(home) {
+					return id
+				}
+			}
+		}
 		return target
 	}
 	best := wire.CellID(0)
 	c.members.Each(func(m *member) bool {
-		if m.ID != target && m.ID != source && m.ID != previous && c.answers(m) &&
+		if m.ID != target && m.ID != source && m.ID != previous && c.carries(m) &&
 			m.ID^target < c.config.Self^target && (best == 0 || m.ID^target < best^target) {
 			best = m.ID
 		}

@@ -6,9 +6,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/crdt"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -277,6 +279,7 @@ func (c *Cell) viewMember(view *cellView) {
 			c.detector.Forget(view.id)
 			c.gossip.Forget(view.id)
 			c.sessions.Forget(view.id)
+			c.nat.Forget(view.id)
 			c.persist.peersDirty = true
 		}
 		return
@@ -295,34 +298,50 @@ func (c *Cell) viewMember(view *cellView) {
 			c.guests.remove(view.id)
 		}
 	}
-	member.Flags = view.contact.Flags
+	if member.ID == c.successor && len(member.Homes) == 0 && len(view.contact.Homes) > 0 {
+		c.edgeDue = c.now.Add(edgeDelay) // what was sent to it before had no way to arrive
+	}
+	withdrawn := listed(member.Candidates, member.Address) && !listed(view.contact.Candidates, member.Address)
+	member.Flags, member.Candidates = view.contact.Flags, view.contact.Candidates
+	member.Reach, member.Homes = view.contact.Reach, view.contact.Homes
 	member.Life = state.Alive
 	if view.hasStatus {
 		member.Life, member.StatusIncarnation = view.status.Life, view.status.Incarnation
 	}
-	c.chooseAddress(member, view, fresh)
+	c.chooseAddress(member, view, fresh, withdrawn)
 	if fresh && view.hasStatus {
 		c.detector.StatusChanged(c.now, view.id, view.status) // it came before the contact
 	}
 }
 
-// chooseAddress takes the first candidate of the contact that can be dialled from here, unless an
-// address that works is known already.
-func (c *Cell) chooseAddress(member *member, view *cellView, fresh bool) {
-	for _, candidate := range view.contact.Candidates {
-		if member.Address == candidate.Address {
-			return
-		}
-	}
-	if !fresh && member.Address.IsValid() && member.InService() && !c.detector.Suspected(member.ID) {
+func listed(candidates []state.Candidate, address netip.AddrPort) bool {
+	return slices.ContainsFunc(candidates, func(o state.Candidate) bool { return o.Address == address })
+}
+
+// addressProven is how long an answer from an address keeps candidates of the contact from replacing it.
+const addressProven = time.Minute
+
+// chooseAddress takes the candidate of the contact that suits this cell best (F33), unless an address that
+// works is known already.
+func (c *Cell) chooseAddress(member *member, view *cellView, fresh, withdrawn bool) {
+	best := nat.Choose(c.nat.Candidates(c.candidates[:0]), view.contact.Candidates, c.admissible)
+	switch {
+	case !best.IsValid() || best == member.Address:
 		return
-	}
-	for _, candidate := range view.contact.Candidates {
-		if c.admissible(candidate.Address) {
-			member.Address = candidate.Address
-			return
+	case !member.Address.IsValid():
+	case c.detector.Suspected(member.ID):
+		if member.NeedsHelp() && (member.HasHome(c.config.Self) || c.nat.Direct(c.now, member)) {
+			return // it told where it is; no contact knows better
 		}
+	case withdrawn && !member.NeedsHelp(): // it says itself that it is elsewhere now
+	case !fresh && member.Validated != 0 && c.now.Sub(member.Validated) < addressProven:
+		return
+	case c.guard.Validated(c.now, member.Address) && (member.NeedsHelp() || fresh):
+		return
+	case !fresh && member.InService() && !listed(view.contact.Candidates, member.Address):
+		return // an operator named it, or it came from there
 	}
+	member.Address = best
 }
 
 func (c *Cell) viewEndpoint(key string) {

@@ -1,27 +1,37 @@
 package control
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"colloid.net/ipc/uds"
+	"golang.org/x/sys/unix"
 )
+
+// inputBuffer holds ordinary requests, so that one system call reads one.
+const inputBuffer = 4 << 10
 
 // client is one connection.
 type client struct {
 	server     *Server
 	connection *net.UnixConn
+	raw        syscall.RawConn // of connection
 	who        credentials
 	may        level
+	input      *bufio.Reader // of the reading goroutine, as limited
+	limited    bool          // the connection has a deadline for reading
 
 	mutex   sync.Mutex // guards what follows
 	ready   sync.Cond  // the output queue or ended has changed
 	output  [][]byte   // replies that wait, without the one being written
 	waiting int        // bytes in output
+	sending bool       // the writing goroutine has something in hand
+	writing bool       // the reading goroutine writes its reply itself
 	ended   bool       // no more replies come
 	broken  bool       // nobody takes them any more
 	busy    bool       // a request is being read or executed, or a reply written
@@ -30,8 +40,12 @@ type client struct {
 }
 
 func newClient(s *Server, connection *net.UnixConn, who credentials, may level) *client {
-	c := &client{server: s, connection: connection, who: who, may: may, idle: time.Now()}
+	c := &client{
+		server: s, connection: connection, who: who, may: may, idle: time.Now(),
+		input: bufio.NewReaderSize(connection, inputBuffer),
+	}
 	c.ready.L = &c.mutex
+	c.raw, _ = connection.SyscallConn() // nil: the connection is closed, reading says so
 	return c
 }
 
@@ -80,36 +94,32 @@ func (c *client) read() {
 }
 
 // next reads one request. It waits as long as it likes for the first byte and 5 seconds for the rest,
-// so that a slow sender cannot hold its place (F136).
+// so that a slow sender cannot hold its place (F136). What has come as a whole needs no deadline.
 func (c *client) next() (code byte, payload []byte, err error) {
-	var first [1]byte
-	if err := c.connection.SetReadDeadline(time.Time{}); err != nil {
-		return 0, nil, err
+	if c.input.Buffered() == 0 && c.limited {
+		c.limited = false
+		if err := c.connection.SetReadDeadline(time.Time{}); err != nil {
+			return 0, nil, err
+		}
 	}
-	if _, err := io.ReadFull(c.connection, first[:]); err != nil {
+	if _, err := c.input.Peek(1); err != nil {
 		return 0, nil, err
 	}
 	c.setBusy(true)
-	if err := c.connection.SetReadDeadline(time.Now().Add(c.server.options.requestTimeout)); err != nil {
-		return 0, nil, err
+	if !c.requestBuffered() {
+		c.limited = true
+		if err := c.connection.SetReadDeadline(time.Now().Add(c.server.options.requestTimeout)); err != nil {
+			return 0, nil, err
+		}
 	}
-	rest := io.MultiReader(&oneByte{first[0], false}, c.connection)
-	return uds.ReadFrame(rest, uds.RequestMax, nil)
+	return uds.ReadFrame(c.input, uds.RequestMax, nil)
 }
 
-// oneByte gives back the byte that was read ahead.
-type oneByte struct {
-	value byte
-	given bool
-}
-
-func (b *oneByte) Read(p []byte) (int, error) {
-	if b.given || len(p) == 0 {
-		return 0, io.EOF
-	}
-	b.given = true
-	p[0] = b.value
-	return 1, nil
+// requestBuffered reports whether a whole request has been read from the connection.
+func (c *client) requestBuffered() bool {
+	waiting, _ := c.input.Peek(c.input.Buffered())
+	_, _, _, err := uds.ParseFrame(waiting, uds.RequestMax)
+	return err == nil
 }
 
 // explain tells a client why it is disconnected, if it is worth telling.
@@ -129,6 +139,9 @@ func (c *client) explain(err error) {
 func (c *client) queue(reply []byte) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	if reply = c.writeNow(reply); len(reply) == 0 && !c.broken {
+		return true
+	}
 	// A single large reply is no offence; letting replies pile up is.
 	if len(c.output) > 0 && c.waiting+len(reply) > uds.OutputQueueMax {
 		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read its replies: disconnected",
@@ -143,6 +156,32 @@ func (c *client) queue(reply []byte) bool {
 	c.waiting += len(reply)
 	c.ready.Signal()
 	return true
+}
+
+// writeNow writes as much of a reply as the socket takes at once, if nothing else waits: the writing goroutine
+// would have to be woken for it. It returns the rest. The caller holds the lock, which is free meanwhile; only
+// the reading goroutine queues replies.
+func (c *client) writeNow(reply []byte) (rest []byte) {
+	if c.raw == nil || c.broken || c.writing || c.sending || len(c.output) > 0 || len(c.streams.buffer) > 0 {
+		return reply
+	}
+	c.writing = true
+	c.mutex.Unlock()
+	n, err := 0, error(nil)
+	failed := c.raw.Write(func(fd uintptr) bool {
+		n, err = unix.SendmsgN(int(fd), reply, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		return true
+	})
+	c.mutex.Lock()
+	c.writing = false
+	if failed != nil || err != nil && err != unix.EAGAIN && err != unix.EINTR {
+		c.broken = true
+		n = 0
+	}
+	if c.broken || len(c.streams.buffer) > 0 {
+		c.ready.Signal()
+	}
+	return reply[max(n, 0):]
 }
 
 func (c *client) finish() {
@@ -202,9 +241,11 @@ func (c *client) written(reply []byte, streamed bool, err error) (resume bool) {
 func (c *client) take() (data []byte, streamed, ok bool) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	for len(c.output) == 0 && len(c.streams.buffer) == 0 && !c.ended && !c.broken {
+	c.sending = false
+	for c.writing || len(c.output) == 0 && len(c.streams.buffer) == 0 && !c.ended && !c.broken {
 		c.ready.Wait()
 	}
+	c.sending = true
 	switch {
 	case c.broken:
 		return nil, false, false

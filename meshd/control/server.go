@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"colloid.net/ipc/invoke"
 	"colloid.net/ipc/uds"
 	"golang.org/x/sys/unix"
 )
@@ -85,6 +86,10 @@ type Server struct {
 	place    place // of its file
 	clients  map[*client]struct{}
 	closed   bool
+
+	invokeSecond time.Time // since when lines about invocations are counted
+	invokeLines  int
+	invokeUntold int // invocations without a line since the last one that had one
 }
 
 // Listen creates the socket. A socket that a dead daemon has left is replaced; one that answers is not.
@@ -303,10 +308,37 @@ func (s *Server) execute(who *credentials, may level, code uds.Code, payload []b
 			return failure(uds.ErrorInvalid, err.Error())
 		}
 	}
-	if need == levelWrite && code != uds.CodeWasmInvoke { // which changes no configuration, and comes often
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d): %s", who.uid, who.pid, describe(code, payload)))
+	if need == levelWrite {
+		s.note(who, code, payload)
 	}
 	return s.options.Handle(s.context, request)
+}
+
+// invokeLinesPerSecond bounds the lines about invocations: there can be thousands a second, and they must not
+// push everything else out of the log.
+const invokeLinesPerSecond = 10
+
+// note logs a change (F135). Invocations beyond invokeLinesPerSecond are counted in the next line about one.
+func (s *Server) note(who *credentials, code uds.Code, payload []byte) {
+	more := ""
+	if code == uds.CodeWasmInvoke {
+		s.mutex.Lock()
+		now := time.Now()
+		if now.Sub(s.invokeSecond) >= time.Second {
+			s.invokeSecond, s.invokeLines = now, 0
+		}
+		if s.invokeLines++; s.invokeLines > invokeLinesPerSecond {
+			s.invokeUntold++
+			s.mutex.Unlock()
+			return
+		}
+		if s.invokeUntold > 0 {
+			more = fmt.Sprintf(", and %d invocations before that have no line", s.invokeUntold)
+			s.invokeUntold = 0
+		}
+		s.mutex.Unlock()
+	}
+	s.options.Log(fmt.Sprintf("control: uid %d (pid %d): %s%s", who.uid, who.pid, describe(code, payload), more))
 }
 
 func failure(errno uint16, text string) Response {
@@ -354,6 +386,11 @@ func describe(code uds.Code, payload []byte) string {
 			return fmt.Sprintf("environment of %q", r.Key)
 		}
 		return "environment"
+	case uds.CodeWasmInvoke: // never the arguments
+		if name, call, err := invoke.ParseCall(payload); err == nil {
+			return fmt.Sprintf("invoke %q of %q", call.Function, name)
+		}
+		return "invoke"
 	case uds.CodeDoor:
 		return fmt.Sprintf("door %x", payload[:min(len(payload), 1)])
 	}

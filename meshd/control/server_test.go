@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"colloid.net/ipc/invoke"
 	"colloid.net/ipc/uds"
 )
 
@@ -314,5 +315,31 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	s.Close()
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket stays after Close: %v", err)
+	}
+}
+
+// Invocations are in the log as other changes are, without their arguments, and never flood it.
+func TestF135_InvocationsAreLogged(t *testing.T) {
+	path, j := serve(t, nil)
+	client, err := uds.Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	call := invoke.AppendCall(nil, "thumbs", &invoke.Invocation{Function: "make", Arguments: [][]byte{[]byte("secret")}})
+	for range 500 {
+		if _, err := client.Do(uds.CodeWasmInvoke, call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(time.Second)
+	if _, err := client.Do(uds.CodeWasmInvoke, call); err != nil {
+		t.Fatal(err)
+	}
+	text := j.text()
+	lines := strings.Count(text, `invoke "make" of "thumbs"`)
+	if lines < invokeLinesPerSecond || lines > 100 || strings.Contains(text, "secret") ||
+		!strings.Contains(text, "invocations before that have no line") {
+		t.Fatalf("%d lines:\n%s", lines, text)
 	}
 }

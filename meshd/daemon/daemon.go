@@ -28,6 +28,7 @@ import (
 	"colloid.net/meshd/seal"
 	"colloid.net/meshd/storage"
 	"colloid.net/meshd/wire"
+	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,11 +43,13 @@ type Options struct {
 	Software  string
 	Labels    [][2]string
 	KeysMax   uint32
-	Join      []control.Target                // seeds to join while the cell is in no cluster but its own
-	SupplyFD  int                             // -1: not started by the launcher
-	Quiet     bool                            // log nothing (benchmarks)
-	Observe   func(c *cell.Cell, name []byte) // see cell.Config
-	Reactor   reactor.Options                 // sizes; Bind and Driver are set from the fields above
+	Join      []control.Target // seeds to join while the cell is in no cluster but its own
+	SupplyFD  int              // -1: not started by the launcher
+	// PortMapping lets the daemon ask the host's router for an open port.
+	PortMapping bool
+	Quiet       bool                            // log nothing (benchmarks)
+	Observe     func(c *cell.Cell, name []byte) // see cell.Config
+	Reactor     reactor.Options                 // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -61,19 +64,20 @@ func (e *ConfigurationError) Unwrap() error { return e.cause }
 
 // Daemon is one running cell.
 type Daemon struct {
-	options Options
-	reactor reactor.Reactor
-	storage *storage.Directory
-	control *control.Server
-	supply  *supply.Receiver
-	cell    *cell.Cell
-	started bool // the cell has had its Start
-	inbox   inbox
-	helper  helper
-	workers workers
-	names   nameService
-	log     *logger
-	failure atomic.Pointer[error]
+	options     Options
+	reactor     reactor.Reactor
+	storage     *storage.Directory
+	control     *control.Server
+	supply      *supply.Receiver
+	cell        *cell.Cell
+	started     bool // the cell has had its Start
+	inbox       inbox
+	helper      helper
+	workers     workers
+	attachments attachments
+	names       nameService
+	log         *logger
+	failure     atomic.Pointer[error]
 	// Where other cells reach this one.
 	addresses []netip.Addr
 	// Timers that withdraw alarms, by name; of the reactor's goroutine.
@@ -113,6 +117,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		go d.serveSupply()
 	}
 	go d.sampleLoad()
+	if d.options.PortMapping {
+		go d.mapPort(ctx)
+	}
 	if len(d.options.Join) > 0 {
 		go d.joinSeeds(ctx, d.options.Join)
 	}
@@ -221,6 +228,9 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.cell = cell.New(config)
+	d.serveAttachments()
+	d.workers.hosts = d.cell.Hosts
+	d.cell.Serve(wire.StreamInvoke, d.workers.serveForwarded)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
 	for _, candidate := range config.Addresses {
@@ -247,11 +257,11 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Cluster: cell.Cluster{Key: seal.Key(loaded.Cluster.Key), Joined: loaded.Cluster.Joined},
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
-		KeysMax: d.options.KeysMax, Loopback: true,
+		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES,
 		Directory: d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
-		Network: d.reactor, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
+		Network: network{d.reactor}, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
 		Observe: d.options.Observe, Metrics: d.workers.metrics,
 	}, nil
 }
@@ -308,6 +318,9 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 		return control.Response{Status: uds.Error, Errno: uds.ErrorTimeout, Text: "the daemon is stopping"}
 	}
 }
+
+// hardwareAES: the processor has instructions for AES and for the multiplication of GCM.
+var hardwareAES = cpu.X86.HasAES && cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSE41 || cpu.ARM64.HasAES && cpu.ARM64.HasPMULL
 
 // handler is the reactor's view of the daemon.
 type handler Daemon

@@ -25,6 +25,7 @@ type helper struct {
 	cellID   uint64
 	// descriptors are those that runnerd passes beside the rings; they live as long as the link.
 	descriptors *ring.Descriptors
+	channel     uint64 // of the last Attach
 }
 
 // helperEventsPerWake bounds the records handled before the reactor looks at its socket again.
@@ -107,6 +108,7 @@ func (h *helper) detach(d *Daemon) {
 	h.link.Close()
 	h.descriptors.Close()
 	h.link = nil
+	d.attachments.helperGone()
 	d.names.detached()
 	d.cell.HelperGone(d.reactor.Now())
 }
@@ -162,7 +164,9 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		d.cell.HelperListing(now)
 		d.workers.reattach()
 	case *message.Event_Attached:
-		d.workers.attached(body.Attached)
+		if !d.attachments.attached(body.Attached) {
+			d.workers.attached(body.Attached)
+		}
 		d.names.attached(body.Attached)
 	case *message.Event_Network:
 		return d.names.network(h, body.Network)

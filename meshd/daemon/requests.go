@@ -66,31 +66,32 @@ func (w *workers) invoke(ctx context.Context, payload []byte) control.Response {
 	name = bareName(name)
 	result, errno := w.call(ctx, name, call)
 	switch {
-	case errno == uds.ErrorBusy:
+	case errno == uds.ErrorNotFound:
+		if response, found := w.forward(ctx, name, call); found {
+			return response
+		}
+		other := ""
+		w.onReactor(ctx, func() { other = w.daemon.cell.NoModule(name) })
+		if other != "" {
+			return refuse(errno, other+" is no module: only modules have functions to invoke")
+		}
+		return refuse(errno, fmt.Sprintf("%.80q has no instance that can be invoked, on this cell or another: look at "+
+			"`colloid status`", name))
+	case errno != 0:
 		return refuse(uds.ErrorBusy, fmt.Sprintf("the instance of %s on this cell is starting or has %d invocations "+
 			"to do already: try again", name, invoke.InvocationsMax))
-	case errno != 0:
-		return refuse(errno, w.elsewhere(ctx, name))
-	case result.Errno == invoke.ErrorTimeout:
-		return refuse(uds.ErrorDeadline, name+": "+string(result.Output))
 	case result.Errno != 0:
-		return refuse(result.Errno, name+": "+string(result.Output))
+		return refuse(deadlineErrno(result.Errno), name+": "+string(result.Output))
 	}
 	return control.Response{Status: uds.OK, Payload: invoke.AppendOutcome(nil, result)}
 }
 
-// elsewhere says where a workload without an instance here has some.
-func (w *workers) elsewhere(ctx context.Context, name string) string {
-	cells, other := "", ""
-	w.onReactor(ctx, func() { cells, other = w.daemon.cell.WorkloadCells(name), w.daemon.cell.NoModule(name) })
-	if other != "" {
-		return other + " is no module: only modules have functions to invoke"
+// deadlineErrno translates a worker's error number to that of a reply.
+func deadlineErrno(errno uint16) uint16 {
+	if errno == invoke.ErrorTimeout {
+		return uds.ErrorDeadline
 	}
-	if cells == "" {
-		return fmt.Sprintf("%.80q has no instance that can be invoked, on this cell or another: look at "+
-			"`colloid status`", name)
-	}
-	return fmt.Sprintf("%s has no instance on this cell, but on %s: invoke it there", name, cells)
+	return errno
 }
 
 // onReactor runs f on the goroutine that owns the cell and waits. It reports false when that has ended.

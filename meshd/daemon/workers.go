@@ -14,6 +14,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
@@ -25,6 +26,8 @@ const (
 	// invokePatience is what an invocation may take beyond its deadline before the worker is given up: it has
 	// to end it itself, and deterministic ones are measured by fuel, not time.
 	invokePatience = 12
+	// guardInterval is how often invocations are looked at that may have waited too long.
+	guardInterval = time.Second
 )
 
 // workers is the registry of this cell's Wasm workers: the connections over which invocations go to them
@@ -33,11 +36,23 @@ const (
 // worker and back, without the reactor's; only key-value requests need the cell and so its goroutine.
 type workers struct {
 	daemon *Daemon
+	hosts  func(key string) []wire.CellID // cell.Hosts
+
+	// Of the reactor's goroutine: how many invocations of other cells are under way here, and how many of this
+	// cell were sent to others.
+	serving   int
+	forwarded uint64
 
 	mutex      sync.Mutex // guards what follows; never held while anything is sent
 	byInstance map[reconcile.InstanceID]*worker
 	accounts   map[string]*account // by workload
-	channel    uint64
+	guarded    bool                // expire will run
+}
+
+// waiter is who waits for a result, and until when.
+type waiter struct {
+	result chan *invoke.Result // with room for one
+	until  time.Time
 }
 
 // worker is one instance and, once connected says so, its connection. It is replaced, not changed, when the
@@ -53,7 +68,7 @@ type worker struct {
 	connected    bool // its Hello has come
 
 	nextID   uint64
-	pending  map[uint64]chan *invoke.Result
+	pending  map[uint64]waiter
 	requests int               // under way
 	seen     map[string][]byte // what the last read of each key saw (F148)
 }
@@ -80,7 +95,7 @@ func (w *workers) observe(actual *reconcile.Actual) {
 	}
 	fresh := &worker{
 		id: actual.ID, pid: actual.PID, ticks: actual.StartTicks, name: state.WorkloadName(actual.Key),
-		capabilities: spec.Capabilities, pending: map[uint64]chan *invoke.Result{}, seen: map[string][]byte{},
+		capabilities: spec.Capabilities, pending: map[uint64]waiter{}, seen: map[string][]byte{},
 	}
 	w.mutex.Lock()
 	w.byInstance[actual.ID] = fresh
@@ -117,9 +132,9 @@ func (w *workers) hasName(name string) bool {
 func (w *workers) disconnect(old *worker) *invoke.Conn {
 	conn := old.conn
 	old.conn, old.connected, old.channel = nil, false, 0
-	for id, result := range old.pending {
+	for id, waiting := range old.pending {
 		delete(old.pending, id)
-		close(result)
+		close(waiting.result)
 	}
 	return conn
 }
@@ -131,11 +146,11 @@ func (w *workers) ask(to *worker) {
 		w.mutex.Unlock()
 		return
 	}
-	w.channel++
-	channel := w.channel
+	h := &w.daemon.helper
+	h.channel++
+	channel := h.channel
 	to.channel = channel
 	w.mutex.Unlock()
-	h := &w.daemon.helper
 	if h.link == nil {
 		return // the next listing of the next runnerd asks again, see reattach
 	}
@@ -159,7 +174,9 @@ func (w *workers) later(to *worker, channel uint64, after time.Duration) {
 			again := to.conn == nil && to.channel == channel
 			w.mutex.Unlock()
 			if again {
-				w.daemon.helper.descriptors.Abandon(channel)
+				if descriptors := w.daemon.helper.descriptors; descriptors != nil { // a runnerd has connected once
+					descriptors.Abandon(channel)
+				}
 				w.ask(to)
 			}
 		})
@@ -251,13 +268,13 @@ func (w *workers) take(to *worker, conn *invoke.Conn, body any) bool {
 	}
 	switch frame := body.(type) {
 	case *invoke.Result:
-		waiting := to.pending[frame.ID]
-		if waiting == nil {
+		waiting, known := to.pending[frame.ID]
+		if !known {
 			return true // its client has given up
 		}
 		delete(to.pending, frame.ID)
 		frame.Output = bytes.Clone(frame.Output)
-		waiting <- frame
+		waiting.result <- frame
 		return true
 	case *invoke.Request:
 		if to.requests >= invoke.RequestsMax {
@@ -301,7 +318,8 @@ func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, 
 	best.nextID++
 	v.ID = best.nextID
 	result = make(chan *invoke.Result, 1)
-	best.pending[v.ID] = result
+	best.pending[v.ID] = waiter{result, time.Now().Add(patienceOf(v))}
+	w.guard()
 	return best.conn, best, result, 0
 }
 
@@ -324,9 +342,6 @@ func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (
 		w.giveUp(from, v.ID)
 		return nil, uds.ErrorBusy
 	}
-	// Others may wait in the same worker before this one, each with a deadline of its own.
-	timer := time.NewTimer(invokePatience*time.Duration(v.Milliseconds)*time.Millisecond + attachPatience)
-	defer timer.Stop()
 	select {
 	case r, open := <-result:
 		if !open {
@@ -334,11 +349,49 @@ func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (
 				Output: []byte("the worker ended while the function ran")}, 0
 		}
 		return r, 0
-	case <-timer.C:
 	case <-ctx.Done():
 	}
 	w.giveUp(from, v.ID)
-	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the worker does not answer")}, 0
+	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the daemon is stopping")}, 0
+}
+
+// patienceOf is how long a worker may take to answer. Others may wait in it before this invocation, each with
+// a deadline of its own.
+func patienceOf(v *invoke.Invocation) time.Duration {
+	return invokePatience*time.Duration(v.Milliseconds)*time.Millisecond + attachPatience
+}
+
+// guard looks after invocations that no worker answers, as long as there are any. A timer for each would wake
+// a second thread for each. The caller holds the lock.
+func (w *workers) guard() {
+	if !w.guarded {
+		w.guarded = true
+		time.AfterFunc(guardInterval, w.expire)
+	}
+}
+
+// expire answers the invocations that have waited too long.
+func (w *workers) expire() {
+	now := time.Now()
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.guarded = false
+	left := 0
+	for _, one := range w.byInstance {
+		for id, waiting := range one.pending {
+			if now.Before(waiting.until) {
+				left++
+				continue
+			}
+			delete(one.pending, id)
+			waiting.result <- &invoke.Result{
+				Errno: invoke.ErrorTimeout, Output: []byte("the worker does not answer"),
+			}
+		}
+	}
+	if left > 0 {
+		w.guard()
+	}
 }
 
 // names lists the workloads with a connected worker, for tests.

@@ -20,7 +20,9 @@ type Member struct {
 	ID         wire.CellID
 	Address    netip.AddrPort // where datagrams go; invalid until an address is known
 	Candidates []state.Candidate
-	Flags      uint32 // state.Flag*
+	Flags      uint32        // state.Flag*
+	Reach      wire.Reach    // class of the cell (specification 6.1)
+	Homes      []wire.CellID // cells through which it is reached, see state.CellContact
 
 	Life              state.Life // as the store says; 0 until a status was heard
 	StatusIncarnation uint32
@@ -34,6 +36,13 @@ type Member struct {
 
 	Failures int // probes in a row that nobody answered
 }
+
+// NeedsHelp reports whether datagrams of a stranger may not reach the member: it names cells through which
+// it is reached (F36).
+func (m *Member) NeedsHelp() bool { return m.Reach >= wire.ReachPunched || len(m.Homes) > 0 }
+
+// HasHome reports whether a cell is one of the member's homes.
+func (m *Member) HasHome(id wire.CellID) bool { return slices.Contains(m.Homes, id) }
 
 // InService reports whether the store does not rule the member out: neither DEAD nor GONE.
 func (m *Member) InService() bool { return m.Life != state.Dead && m.Life != state.Gone }

@@ -15,7 +15,7 @@ const (
 	packetInfo6   = 20 // address 16, interface index 4
 	// sendControlSize holds one packet info of either family and a segment size.
 	sendControlSize = controlHeader + 24 + controlHeader + 8
-	// receiveControlSize holds packet info and drop counter with room to spare.
+	// receiveControlSize holds packet info, drop counter and segment size: 40, 24 and 24 bytes.
 	receiveControlSize = 96
 )
 
@@ -27,6 +27,7 @@ type ancillary struct {
 	local    netip.Addr
 	drops    uint32
 	hasDrops bool
+	segment  int // size of the datagrams that came together, 0 = there is one
 }
 
 func parseControl(control []byte) (found ancillary) {
@@ -41,6 +42,8 @@ func parseControl(control []byte) (found ancillary) {
 		switch {
 		case level == unix.SOL_SOCKET && kind == unix.SO_RXQ_OVFL && len(data) >= 4:
 			found.drops, found.hasDrops = binary.NativeEndian.Uint32(data), true
+		case level == unix.IPPROTO_UDP && kind == unix.UDP_GRO && len(data) >= 4:
+			found.segment = int(int32(binary.NativeEndian.Uint32(data)))
 		case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= packetInfo4:
 			found.local = netip.AddrFrom4([4]byte(data[4:8]))
 		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= packetInfo6:

@@ -12,6 +12,7 @@ import (
 type bufferRing struct {
 	memory  []byte // buffers
 	ring    []byte // entries of 16 bytes
+	stride  int    // bytes of one buffer
 	size    int    // a power of two: how many there may be
 	given   int    // how many the kernel ever got
 	tail    uint16
@@ -35,12 +36,16 @@ type bufferRegistration struct {
 	_       [3]uint64
 }
 
-const buffersFirst = 64
+// How many buffers the kernel has at first. Large ones take the place of several.
+const (
+	buffersFirst          = 64
+	coalescedBuffersFirst = 16
+)
 
-func newBufferRing(r *ring, count int) (*bufferRing, error) {
-	b := &bufferRing{size: 1 << bits.Len(uint(count-1))}
+func newBufferRing(r *ring, count, first, stride int) (*bufferRing, error) {
+	b := &bufferRing{size: 1 << bits.Len(uint(count-1)), stride: stride}
 	var err error
-	if b.memory, err = mapMemory(b.size * ReceiveBufferSize); err != nil {
+	if b.memory, err = mapMemory(b.size * stride); err != nil {
 		return nil, err
 	}
 	if b.ring, err = mapMemory(b.size * int(unsafe.Sizeof(bufferEntry{}))); err != nil {
@@ -53,7 +58,7 @@ func newBufferRing(r *ring, count int) (*bufferRing, error) {
 		b.free()
 		return nil, fmt.Errorf("provided buffer ring (Linux 5.19): %w", err)
 	}
-	b.grow(min(buffersFirst, b.size))
+	b.grow(min(first, b.size))
 	return b, nil
 }
 
@@ -71,15 +76,15 @@ func (b *bufferRing) buffer(id uint16) []byte {
 	if int(id) >= b.given {
 		panic(fmt.Sprintf("reactor: kernel used buffer %d of %d", id, b.given))
 	}
-	start := int(id) * ReceiveBufferSize
-	return b.memory[start : start+ReceiveBufferSize : start+ReceiveBufferSize]
+	start := int(id) * b.stride
+	return b.memory[start : start+b.stride : start+b.stride]
 }
 
 // give returns a buffer to the kernel, which sees it after publish.
 func (b *bufferRing) give(id uint16) {
 	entry := &b.entries[int(b.tail)&(b.size-1)]
-	entry.address = address(&b.memory[int(id)*ReceiveBufferSize])
-	entry.length = ReceiveBufferSize
+	entry.address = address(&b.memory[int(id)*b.stride])
+	entry.length = uint32(b.stride)
 	entry.id = id
 	b.tail++
 }

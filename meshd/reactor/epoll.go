@@ -20,31 +20,36 @@ type epoller struct {
 	timing         bool // the timerfd is armed, for timerAt
 	timerAt        clock.Instant
 	readable       bool // the last receive filled its batch: there is more
+	ask            int  // how many receives the next batch may have
 	events         [WatchesMax + 4]unix.EpollEvent
 }
 
-// receiveBatch is how many datagrams one recvmmsg takes.
-const receiveBatch = 64
+// receiveBatch is how many receives one recvmmsg does at most, receiveFirst how many after it found fewer.
+const (
+	receiveBatch = 64
+	receiveFirst = 8
+)
 
 // inbox is the memory of recvmmsg.
 type inbox struct {
 	memory  []byte
 	headers []multiHeader
 	vectors []unix.Iovec
-	slots   []inSlot
+	slots   []byte // stride bytes for each header: name, control messages, payload
+	stride  int
 	dirty   int // headers that the kernel has written since they were prepared
 }
 
-type inSlot struct {
-	name    [32]byte
-	control [receiveControlSize]byte
-	payload [ReceiveBufferSize - 32 - receiveControlSize]byte
-}
+// Places in a slot.
+const (
+	slotControl = 32
+	slotPayload = slotControl + receiveControlSize
+)
 
-func newInbox(count int) (*inbox, error) {
+func newInbox(count, stride int) (*inbox, error) {
 	headers := count * int(unsafe.Sizeof(multiHeader{}))
 	vectors := count * int(unsafe.Sizeof(unix.Iovec{}))
-	memory, err := mapMemory(headers + vectors + count*int(unsafe.Sizeof(inSlot{})))
+	memory, err := mapMemory(headers + vectors + count*stride)
 	if err != nil {
 		return nil, err
 	}
@@ -52,18 +57,22 @@ func newInbox(count int) (*inbox, error) {
 		memory:  memory,
 		headers: view[multiHeader](memory, 0, count),
 		vectors: view[unix.Iovec](memory, headers, count),
-		slots:   view[inSlot](memory, headers+vectors, count),
+		slots:   memory[headers+vectors:],
+		stride:  stride,
 	}
 	for i := range b.headers {
 		header := &b.headers[i].header
-		b.vectors[i].Base = &b.slots[i].payload[0]
-		b.vectors[i].SetLen(len(inSlot{}.payload))
+		slot := b.slot(i)
+		b.vectors[i].Base = &slot[slotPayload]
+		b.vectors[i].SetLen(stride - slotPayload)
 		header.Iov, header.Iovlen = &b.vectors[i], 1
-		header.Name, header.Control = &b.slots[i].name[0], &b.slots[i].control[0]
+		header.Name, header.Control = &slot[0], &slot[slotControl]
 	}
 	b.dirty = count
 	return b, nil
 }
+
+func (b *inbox) slot(i int) []byte { return b.slots[i*b.stride : (i+1)*b.stride] }
 
 // prepare restores what the kernel overwrote in the headers of the last batch.
 func (b *inbox) prepare() {
@@ -93,9 +102,11 @@ func (e *epoller) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if e.inbox, err = newInbox(min(receiveBatch, e.options.ReceiveBuffers)); err != nil {
+	count := min(receiveBatch, e.options.ReceiveBuffers)
+	if e.inbox, err = newInbox(count, e.bufferSize()); err != nil {
 		return err
 	}
+	e.ask = min(receiveFirst, count)
 	for _, fd := range []int{e.socket.fd, e.eventfd, e.timerfd} {
 		if err := e.add(fd, 0); err != nil {
 			return err
@@ -221,11 +232,12 @@ func (e *epoller) handle(fd int, generation uint32) error {
 	return nil
 }
 
-// receive takes up to one batch from the socket.
+// receive takes up to one batch from the socket. When receives bring many datagrams each, the next batch
+// is smaller, so that the deadline is never forgotten.
 func (e *epoller) receive() error {
 	e.inbox.prepare()
 	count, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(e.socket.fd),
-		uintptr(unsafe.Pointer(&e.inbox.headers[0])), uintptr(len(e.inbox.headers)), unix.MSG_DONTWAIT, 0, 0)
+		uintptr(unsafe.Pointer(&e.inbox.headers[0])), uintptr(e.ask), unix.MSG_DONTWAIT, 0, 0)
 	e.readable = false
 	switch errno {
 	case 0:
@@ -237,14 +249,24 @@ func (e *epoller) receive() error {
 		e.counters.receiveErrors.Add(1) // reported by ICMP for an earlier datagram, or no memory
 		return nil
 	}
-	e.readable = int(count) == len(e.inbox.headers)
+	e.readable = int(count) == e.ask
 	e.inbox.dirty = int(count)
+	e.handled = int(count)
 	for i := range int(count) {
-		slot, header := &e.inbox.slots[i], &e.inbox.headers[i]
-		e.deliver(slot.name[:min(header.header.Namelen, nameSize)],
-			slot.control[:min(uint64(header.header.Controllen), receiveControlSize)],
-			slot.payload[:min(int(header.length), len(slot.payload))],
+		slot, header := e.inbox.slot(i), &e.inbox.headers[i]
+		payload := slot[slotPayload:]
+		e.deliver(slot[:min(header.header.Namelen, nameSize)],
+			slot[slotControl:slotPayload][:min(uint64(header.header.Controllen), receiveControlSize)],
+			payload[:min(int(header.length), len(payload))],
 			header.header.Flags&unix.MSG_TRUNC != 0)
+	}
+	switch {
+	case e.handled > batchMax:
+		e.ask = max(e.ask/2, 1)
+	case e.readable:
+		e.ask = min(2*e.ask, len(e.inbox.headers))
+	default:
+		e.ask = min(receiveFirst, len(e.inbox.headers))
 	}
 	return nil
 }

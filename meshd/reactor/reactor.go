@@ -76,6 +76,12 @@ const (
 	// ReceiveBufferSize must hold what multishot receive puts in front of 1200 bytes (F126).
 	ReceiveBufferSize = 2048
 
+	// coalescedBufferSize holds the longest UDP payload and what stands in front of it, where the kernel hands
+	// over several datagrams at once. Pages come into being when used: a single datagram touches one.
+	coalescedBufferSize = 68 << 10
+	// coalescedBuffersMax of them bound the memory to 8.5 MiB; what finds none waits in the socket.
+	coalescedBuffersMax = 128
+
 	defaultSocketBuffer   = 8 << 20 // F29
 	defaultSendBuffer     = 4 << 20
 	defaultQueueEntries   = 4096
@@ -103,13 +109,16 @@ type Options struct {
 	// QueueEntries is the size of the io_uring submission queue, 4096 by default.
 	QueueEntries int
 	// ReceiveBuffers is how many datagrams the kernel may have delivered that were not yet handled,
-	// 1024 by default. Rounded up to a power of two.
+	// 1024 by default. Rounded up to a power of two. Where the kernel delivers many datagrams in one buffer
+	// there are at most 128 buffers.
 	ReceiveBuffers int
 	// SendQueue is how many datagrams are collected before they are sent, 1024 by default.
 	SendQueue int
 
 	// setup stands in for io_uring_setup in tests.
 	setup func(entries uint32, p *ringParameters) (int, error)
+	// single refuses datagrams that come together, in tests.
+	single bool
 	// without hides ring features from the driver in tests.
 	without uint32
 }

@@ -66,7 +66,11 @@ func openURing(shared *core) (*uring, error) {
 		err = errors.New("multishot receive is missing, Linux 6.0 is needed")
 	}
 	if err == nil {
-		u.buffers, err = newBufferRing(u.ring, shared.options.ReceiveBuffers)
+		first, count := buffersFirst, shared.options.ReceiveBuffers
+		if shared.coalesced {
+			first, count = coalescedBuffersFirst, min(count, coalescedBuffersMax)
+		}
+		u.buffers, err = newBufferRing(u.ring, count, first, shared.bufferSize())
 	}
 	if err == nil {
 		u.scratch, err = mapMemory(scratchSize)
@@ -162,9 +166,9 @@ func (u *uring) enter(wait bool) error {
 	return nil
 }
 
-// reap handles a bounded number of completions, so that the deadline is never forgotten.
+// reap handles a bounded number of completions and datagrams, so that the deadline is never forgotten.
 func (u *uring) reap() error {
-	for range batchMax {
+	for u.handled = 0; u.handled < batchMax; u.handled++ {
 		c, ok := u.ring.take()
 		if !ok {
 			break
@@ -220,7 +224,7 @@ func (u *uring) received(c completion) error {
 		id := uint16(c.flags >> bufferShift)
 		if c.result >= 0 {
 			u.failures = 0
-			u.unpack(u.buffers.buffer(id)[:min(int(c.result), ReceiveBufferSize)])
+			u.unpack(u.buffers.buffer(id)[:min(int(c.result), u.buffers.stride)])
 		}
 		u.buffers.give(id)
 		if c.result >= 0 {

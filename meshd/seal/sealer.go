@@ -60,7 +60,7 @@ func (s *Sealer) Counter() uint64 { return s.counter }
 // Seal encrypts the payload of datagram (header and payload, nothing else) in place and appends the
 // trailer; the result shares the memory of datagram when that has wire.TrailerSize bytes of spare
 // capacity, as it should. It panics when the header does not fit the datagram or names another sender,
-// when the result would exceed wire.DatagramMax, and when 2^40 datagrams have been sent in one run:
+// when the payload exceeds wire.SealedPayloadMax, and when 2^40 datagrams have been sent in one run:
 // the next run has a new incarnation.
 func (s *Sealer) Seal(datagram []byte) []byte {
 	if len(datagram) >= wire.HeaderSize && wire.CellID(binary.BigEndian.Uint64(datagram[4:])) != s.self {
@@ -82,7 +82,7 @@ func (s *Sealer) SealHop(datagram []byte) []byte {
 
 func (s *Sealer) seal(datagram []byte, trailerSize int) []byte {
 	size := len(datagram)
-	if size < wire.HeaderSize || size > wire.DatagramMax-trailerSize ||
+	if size < wire.HeaderSize || size > wire.DatagramMax-wire.RelayHeadSize-trailerSize ||
 		int(binary.BigEndian.Uint16(datagram[2:])) != size-wire.HeaderSize {
 		panic(fmt.Sprintf("seal: cell %s cannot seal a datagram of %d bytes with this header", s.self, size))
 	}

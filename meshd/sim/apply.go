@@ -61,6 +61,11 @@ func (w *World) Apply(f Fault) {
 		w.applyDown(f, n, other)
 	case Write, Delete, Resolve, Forget, Leave, Join, Drain, Uncordon:
 		w.applyOperator(f, n, other)
+	case Rebind:
+		w.disturb(n)
+		n.Rebind()
+	case Reboot:
+		w.reboot(n, f.For)
 	case Backup:
 		n.backup = n.disk.image.clone()
 		n.backupAt = w.now
@@ -80,6 +85,22 @@ func (w *World) Apply(f Fault) {
 		w.change(n, NextVersions)
 		w.After(f.For, func() { w.change(n, wire.Spoken) })
 	}
+}
+
+// reboot switches the routers of a machine off for a while. Machines behind one router may see each other
+// and nobody else meanwhile, so it counts as a partition.
+func (w *World) reboot(n *Node, d time.Duration) {
+	if n.router == nil {
+		return
+	}
+	set := func(down bool) {
+		n.setRouters(down)
+		for _, other := range w.nodes {
+			w.disturb(other)
+		}
+	}
+	set(true)
+	w.After(d, func() { set(false) })
 }
 
 func (w *World) applyNetwork(f Fault, n, other *Node) {
@@ -247,7 +268,7 @@ func (w *World) rejoin(n *Node) {
 	}
 	var seeds []*Node
 	for _, m := range w.nodes {
-		if m != n && m.cell != nil && !m.paused && m.cell.Phase() == cell.Active && m.cell.ClusterID() == w.cluster {
+		if m != n && m.router == nil && m.cell != nil && !m.paused && m.cell.Phase() == cell.Active && m.cell.ClusterID() == w.cluster {
 			seeds = append(seeds, m)
 		}
 	}

@@ -138,7 +138,18 @@ func (n *Node) QuietFor() time.Duration {
 	if n.cell == nil || n.paused || n.starved || n.world.network.touches(n.Index) {
 		return 0
 	}
-	return n.world.now - n.disturbed
+	quiet := n.world.now - n.disturbed
+	if n.router != nil && n.router.off() {
+		return 0
+	}
+	if n.router != nil { // others reach it through machines without a router, so it depends on them
+		for _, other := range n.world.nodes {
+			if other.router == nil && other != n {
+				quiet = min(quiet, other.QuietFor())
+			}
+		}
+	}
+	return quiet
 }
 
 // touches reports whether a link of a node is cut now.

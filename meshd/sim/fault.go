@@ -34,6 +34,8 @@ const (
 	Leave     Verb = "leave"     // leave 1 for 60s: it leaves, and joins again 60 s later
 	Forget    Verb = "forget"    // forget 1>2: an operator at 1 declares 2 gone
 	Spoof     Verb = "spoof"     // spoof 1 for 10s: somebody replays what 1 received from false addresses
+	Rebind    Verb = "rebind"    // rebind 1: the router of 1 forgets everything and uses other ports from now on
+	Reboot    Verb = "reboot"    // reboot 1 for 5s: the router of 1 is off, then it has forgotten everything
 	Write     Verb = "write"     // write 1 spread.a replicas=3 image=/bin/b: an operator at 1
 	Delete    Verb = "delete"    // delete 1 spread.a
 	Resolve   Verb = "resolve"   // resolve 1 spread.a replicas=3 image=/bin/b
@@ -65,6 +67,7 @@ var verbForms = map[Verb]verbForm{
 	Backup: {node: true}, Restore: {node: true, end: true}, Clone: {node: true, other: true, end: true},
 	Pause: {node: true, end: true}, Starve: {node: true, end: true}, Jump: {node: true, end: true},
 	Full: {node: true, end: true}, Runnerd: {node: true, end: true}, Exit: {node: true},
+	Rebind: {node: true}, Reboot: {node: true, end: true},
 	Upgrade: {node: true, end: true}, Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
 	Write: {node: true, key: true, value: true}, Delete: {node: true, key: true},
 	Resolve: {node: true, key: true, value: true},

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -28,7 +29,35 @@ func Generate(seed uint64, cells int, duration time.Duration, verbs []Verb) Scen
 		f.At = at.Round(time.Millisecond)
 		s.Faults = append(s.Faults, f)
 	}
+	if g.has(Rebind) {
+		s.addRouters()
+	}
 	return s
+}
+
+// routersOneIn clusters stand behind routers.
+const routersOneIn = 8
+
+// addRouters puts some clusters behind routers and lets those fail. What chance decides here comes from a
+// source of its own, so that all other scenarios are what they are without it.
+func (s *Scenario) addRouters() {
+	random := rand.New(rand.NewPCG(s.Seed, 0x726f7574657273))
+	const public = 2 // of them one is up most of the time
+	if random.IntN(routersOneIn) != 0 || s.Cells <= public {
+		return
+	}
+	s.NAT = make([]NATKind, s.Cells)
+	for i := public; i < s.Cells; i++ {
+		s.NAT[i] = NATKind(random.IntN(int(NATKinds)))
+	}
+	for at := time.Duration(0); at < s.Duration; at += time.Duration(random.ExpFloat64() * float64(2*time.Minute)) {
+		f := Fault{At: at.Round(time.Millisecond), Verb: Rebind, Node: random.IntN(s.Cells)}
+		if random.IntN(2) == 0 {
+			f.Verb, f.For = Reboot, time.Duration(1+random.IntN(60))*time.Second
+		}
+		s.Faults = append(s.Faults, f)
+	}
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
 }
 
 // ParseVerbs reads the argument of -faults: "all", "none", or names separated by commas.

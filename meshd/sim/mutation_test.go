@@ -212,7 +212,7 @@ func TestAVAIL4_CheckerFires(t *testing.T) {
 	broken(t, "AVAIL-4", nil, func(w *World) {
 		var chatter func()
 		chatter = func() {
-			w.network.send(w.Node(0), w.Node(1).Address, append([]byte{wire.Version}, make([]byte, 100)...))
+			w.network.send(w.Node(0), w.Node(0).Address, w.Node(1).Address, append([]byte{wire.Version}, make([]byte, 100)...))
 			w.After(20*time.Millisecond, chatter)
 		}
 		chatter()
@@ -224,7 +224,7 @@ func TestF14_CheckerFires(t *testing.T) {
 		w.After(40*time.Second, func() { // a cell answers strangers generously
 			for source := range w.network.foreign {
 				for range 100 {
-					w.network.send(w.Node(1), source, make([]byte, 1200))
+					w.network.send(w.Node(1), w.Node(1).Address, source, make([]byte, 1200))
 				}
 			}
 		})
@@ -233,7 +233,7 @@ func TestF14_CheckerFires(t *testing.T) {
 
 func TestRES2_CheckerFires(t *testing.T) {
 	broken(t, "RES-2", nil, func(w *World) {
-		w.After(time.Second, func() { w.network.send(w.Node(0), w.Node(1).Address, make([]byte, 1201)) })
+		w.After(time.Second, func() { w.network.send(w.Node(0), w.Node(0).Address, w.Node(1).Address, make([]byte, 1201)) })
 	})
 }
 
@@ -252,7 +252,7 @@ func TestF26_CheckerFires(t *testing.T) {
 		w.After(110*time.Second, func() { // a cell that does not look at contacts
 			datagram := wire.AppendHeader(nil, wire.Header{
 				Version: NextVersions.Max, Type: wire.TypeLeave, Sender: w.Node(0).ID()})
-			w.network.send(w.Node(0), w.Node(2).Address, datagram)
+			w.network.send(w.Node(0), w.Node(0).Address, w.Node(2).Address, datagram)
 		})
 	})
 }

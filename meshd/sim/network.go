@@ -165,13 +165,13 @@ func (n *network) groupOf(i int) int {
 	return 0
 }
 
-func (n *network) send(from *Node, to netip.AddrPort, datagram []byte) {
+func (n *network) send(from *Node, source, to netip.AddrPort, datagram []byte) {
 	if len(datagram) > wire.DatagramMax {
 		n.world.fail("RES-2", "n%d sends a datagram of %d bytes", from.Index, len(datagram))
 	}
 	n.Sent++
 	n.Bytes += uint64(len(datagram))
-	target := n.world.byAddr[to]
+	target, source := n.resolve(from, source, to)
 	if target == nil {
 		if traffic := n.foreign[to]; traffic != nil {
 			traffic.out += len(datagram)
@@ -193,9 +193,9 @@ func (n *network) send(from *Node, to netip.AddrPort, datagram []byte) {
 		n.Lost++
 		return
 	}
-	n.schedule(from.Index, from.Address, target, datagram)
+	n.schedule(from.Index, source, target, datagram)
 	if n.options.Duplicate > 0 && n.world.random.Float64() < n.options.Duplicate {
-		n.schedule(from.Index, from.Address, target, datagram)
+		n.schedule(from.Index, source, target, datagram)
 	}
 }
 

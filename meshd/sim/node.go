@@ -19,7 +19,9 @@ import (
 type Node struct {
 	world   *World
 	Index   int
-	Address netip.AddrPort
+	Address netip.AddrPort // of its own interface
+	NAT     NATKind
+	router  *router // nil: none
 
 	cell    *cell.Cell
 	disk    *disk
@@ -216,7 +218,13 @@ type port Node
 
 // Send implements cell.Network.
 func (p *port) Send(to netip.AddrPort, datagram []byte) {
-	p.world.network.send((*Node)(p), to, datagram)
+	p.world.network.send((*Node)(p), p.Address, to, datagram)
+}
+
+// SendAlternate implements cell.Alternate.
+func (p *port) SendAlternate(to netip.AddrPort, datagram []byte) {
+	source := netip.AddrPortFrom(p.Address.Addr(), 40000+uint16(p.world.random.IntN(20000)))
+	p.world.network.send((*Node)(p), source, to, datagram)
 }
 
 type nodeLogger Node

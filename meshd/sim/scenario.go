@@ -18,7 +18,8 @@ type Scenario struct {
 	Cells    int
 	Duration time.Duration // of the part with faults
 	Network  NetworkOptions
-	Faults   []Fault // by time
+	NAT      []NATKind // what stands before the machines, see Options
+	Faults   []Fault   // by time
 	// Prepare, if set, is called when the cluster has formed, before the first fault. Tests use it to
 	// break rules.
 	Prepare func(w *World)
@@ -62,7 +63,7 @@ func (r Result) String() string {
 // Run plays the scenario: the cluster forms, the faults happen, everything is repaired, and then the
 // cluster must find its way back by itself. trace may be nil.
 func (s Scenario) Run(trace func(line string)) (result Result) {
-	w := New(Options{Seed: s.Seed, Cells: s.Cells, Network: s.Network, Trace: trace})
+	w := New(Options{Seed: s.Seed, Cells: s.Cells, Network: s.Network, NAT: s.NAT, Trace: trace})
 	oracle := newOracle(w)
 	defer func() {
 		result.Failure = w.Failure
@@ -142,6 +143,7 @@ func (w *World) repair() {
 	w.SetNetwork(NetworkOptions{})
 	for _, n := range w.nodes {
 		n.disk.full = false
+		n.setRouters(false)
 	}
 	for _, n := range w.nodes {
 		if _, drained := w.drained[n.Index]; drained && w.nodes[0].Up() {
@@ -168,7 +170,12 @@ func (w *World) repair() {
 func (w *World) reconnect() {
 	for i, n := range w.nodes {
 		if n.cell != nil && n.cell.AliveCount() < len(w.nodes) {
-			n.Connect(w.nodes[(i+1)%len(w.nodes)])
+			for at := i + 1; ; at++ { // somebody who can be called
+				if other := w.nodes[at%len(w.nodes)]; other.router == nil && other != n {
+					n.Connect(other)
+					break
+				}
+			}
 		}
 	}
 }

@@ -24,6 +24,7 @@ type Options struct {
 	Seed    uint64
 	Cells   int
 	Network NetworkOptions
+	NAT     []NATKind // what stands before each machine; those that are not named are Public
 	Timing  cell.Timing
 	// Trace, if set, receives one line for everything worth telling in a failure report.
 	Trace func(line string)
@@ -39,6 +40,7 @@ type World struct {
 	events  events
 	nodes   []*Node
 	byAddr  map[netip.AddrPort]*Node
+	routers map[netip.Addr]*router // by global address
 	network network
 	Steps   uint64
 	Failure error  // first violation; Run stops there
@@ -63,6 +65,7 @@ func New(options Options) *World {
 		options: options,
 		random:  rand.New(rand.NewPCG(options.Seed, 0x636f6c6c6f6964)),
 		byAddr:  make(map[netip.AddrPort]*Node),
+		routers: make(map[netip.Addr]*router),
 		drained: make(map[int]struct{}),
 	}
 	w.network.init(w, options.Network)
@@ -80,7 +83,14 @@ func (w *World) AddNode() *Node {
 	n.disk = newDisk(w, n)
 	n.host = newHost(n)
 	w.nodes = append(w.nodes, n)
-	w.byAddr[address] = n
+	if len(w.options.NAT) == 0 { // one private network
+		w.byAddr[address] = n
+		return n
+	}
+	if index < len(w.options.NAT) {
+		n.NAT = w.options.NAT[index]
+	}
+	w.place(n)
 	return n
 }
 

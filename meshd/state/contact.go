@@ -27,6 +27,9 @@ const (
 // CandidatesMax bounds the addresses of a contact (F33).
 const CandidatesMax = 4
 
+// HomesMax bounds the home cells of a contact (F36).
+const HomesMax = 2
+
 // Candidate is one way to reach a cell.
 type Candidate struct {
 	Address netip.AddrPort
@@ -46,7 +49,12 @@ type CellContact struct {
 	Hostname   string
 	Software   string // version of the program, for people
 	Candidates []Candidate
-	Labels     [][2]string // sorted by name
+	// Reach is the class of the cell as a whole (specification 6.1), by dial-back and not by guessing (F31).
+	Reach wire.Reach
+	// Homes are the cells through which this one is reached as long as there is no direct path, best first
+	// (F36). A ReachRelayed cell without any is out of placement.
+	Homes  []wire.CellID
+	Labels [][2]string // sorted by name
 }
 
 const (
@@ -61,11 +69,13 @@ const (
 	tagSoftware   = 9
 	tagCandidate  = 10
 	tagLabel      = 11
+	tagReach      = 12
+	tagHome       = 13
 	candidateSize = 19
 )
 
 const contactSingle tags = 1<<tagSecret | 1<<tagCluster | 1<<tagFlags | 1<<tagVersions |
-	1<<tagFeatures | 1<<tagKeysMax | 1<<tagArch | 1<<tagHostname | 1<<tagSoftware
+	1<<tagFeatures | 1<<tagKeysMax | 1<<tagArch | 1<<tagHostname | 1<<tagSoftware | 1<<tagReach
 
 // LabelSizeMax bounds one label, name and value with the sign between them.
 const LabelSizeMax = 128
@@ -90,6 +100,9 @@ func AppendCellContact(dst []byte, c CellContact) []byte {
 	if len(c.Candidates) > CandidatesMax {
 		panic("state: too many candidates")
 	}
+	if len(c.Homes) > HomesMax || c.Reach > wire.ReachRelayed {
+		panic("state: homes or reachability class that nobody would accept")
+	}
 	if c.VersionMin > c.VersionMax {
 		panic("state: least version above the greatest")
 	}
@@ -112,19 +125,26 @@ func AppendCellContact(dst []byte, c CellContact) []byte {
 		field := binary.BigEndian.AppendUint16(raw[:], candidate.Address.Port())
 		dst = appendTLV(dst, tagCandidate, append(field, byte(candidate.Reach)))
 	}
+	var tail []byte // behind the labels, which take the room that is left
+	if c.Reach != wire.ReachUnknown {
+		tail = appendTLV(tail, tagReach, []byte{byte(c.Reach)})
+	}
+	for _, home := range c.Homes {
+		tail = appendTLV64(tail, tagHome, uint64(home))
+	}
 	labels := slices.SortedStableFunc(slices.Values(c.Labels), func(a, b [2]string) int {
 		return strings.Compare(a[0], b[0])
 	})
 	last := ""
 	for _, label := range labels {
 		size := 2 + len(label[0]) + 1 + len(label[1])
-		if label[0] == last || !ValidLabel(label[0], label[1]) || len(dst)-start+size > wire.ValueMax {
+		if label[0] == last || !ValidLabel(label[0], label[1]) || len(dst)-start+size+len(tail) > wire.ValueMax {
 			continue
 		}
 		last = label[0]
 		dst = appendTLV(dst, tagLabel, []byte(label[0]+"="+label[1]))
 	}
-	return dst
+	return append(dst, tail...)
 }
 
 // valid reports whether a candidate may be published: loopback may, tests live there; whether it is
@@ -163,6 +183,13 @@ func ParseCellContact(value []byte) (CellContact, error) {
 			c.Software, err = textOf(field)
 		case tagCandidate:
 			return c.addCandidate(field)
+		case tagReach:
+			if len(field) != 1 || wire.Reach(field[0]) == wire.ReachUnknown || wire.Reach(field[0]) > wire.ReachRelayed {
+				return errTLV
+			}
+			c.Reach = wire.Reach(field[0])
+		case tagHome:
+			return c.addHome(field)
 		case tagLabel:
 			return c.addLabel(field)
 		}
@@ -185,6 +212,16 @@ func (c *CellContact) addCandidate(field []byte) error {
 		return errTLV
 	}
 	c.Candidates = append(c.Candidates, candidate)
+	return nil
+}
+
+func (c *CellContact) addHome(field []byte) error {
+	id, err := uint64Of(field)
+	home := wire.CellID(id)
+	if err != nil || !home.Valid() || len(c.Homes) == HomesMax || slices.Contains(c.Homes, home) {
+		return errTLV
+	}
+	c.Homes = append(c.Homes, home)
 	return nil
 }
 

@@ -233,7 +233,10 @@ func TestValuesOfDrawnContactsComeBack(t *testing.T) {
 			SecretHash: rapid.Uint64().Draw(t, "secret"), ClusterID: rapid.Uint64().Draw(t, "cluster"),
 			Flags: rapid.Uint32().Draw(t, "flags"), VersionMin: 1, VersionMax: rapid.Uint8Min(1).Draw(t, "version"),
 			Features: rapid.Uint32().Draw(t, "features"), KeysMax: rapid.Uint32().Draw(t, "keys"),
-			Arch: text.Draw(t, "arch"), Hostname: text.Draw(t, "hostname"), Software: text.Draw(t, "software"),
+			Reach: rapid.SampledFrom([]wire.Reach{wire.ReachUnknown, wire.ReachPublic, wire.ReachPunched,
+				wire.ReachRelayed}).Draw(t, "reach"),
+			Homes: [][]wire.CellID{nil, {7}, {9, 7}}[rapid.IntRange(0, 2).Draw(t, "homes")],
+			Arch:  text.Draw(t, "arch"), Hostname: text.Draw(t, "hostname"), Software: text.Draw(t, "software"),
 		}
 		got, err := ParseCellContact(AppendCellContact(nil, contact))
 		if err != nil || !reflect.DeepEqual(got, contact) {

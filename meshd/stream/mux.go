@@ -53,6 +53,9 @@ type Options struct {
 	// Reject, at once or within acceptLimit. nil refuses all.
 	Incoming func(s *Stream)
 
+	// AES: this processor has instructions for AES and for the multiplication of GCM.
+	AES bool
+
 	StreamsMax int // 0 = StreamsMax
 	MemoryMax  int // bytes; 0 = MemoryMax
 	Relays     RelayLimits
@@ -113,6 +116,7 @@ type Mux struct {
 	payload   []byte
 	extension []byte
 	tag       [tagSize]byte
+	ciphers   uint8 // what this cell offers and takes
 }
 
 // classes order the streams on the way out: people first, then text, then bulk.
@@ -146,6 +150,9 @@ func New(options Options) *Mux {
 		streams: make(map[streamKey]*Stream),
 		payload: make([]byte, 0, wire.PayloadMax), extension: make([]byte, 0, 256),
 		accepts: acceptBurst, stale: true,
+	}
+	if options.AES {
+		m.ciphers = cipherAES
 	}
 	m.relays.init(options.Relays)
 	return m
@@ -213,6 +220,7 @@ func (m *Mux) Open(target wire.CellID, kind wire.StreamType, name, grant []byte,
 	}
 	s.id = m.drawID(target)
 	s.keys.draw(m.options.Entropy)
+	s.keys.offered = m.ciphers
 	m.add(s)
 	m.kick()
 	return s, nil

@@ -54,6 +54,36 @@ type place struct {
 	routes func(target wire.CellID, attempt int) wire.CellID
 	armed  clock.Instant
 	ticket int
+	noise  noise
+}
+
+// noise is what a busy host does to a process: it does not run for a while, now and then, and each datagram takes
+// its time.
+type noise struct {
+	every, atMost time.Duration // how long it runs and how long it then does not, drawn up to these
+	cost          time.Duration // of a datagram
+	from, until   clock.Instant // of the next stop
+	free          clock.Instant
+	waiting       []flight // what cannot be handled yet
+}
+
+// delayed returns when an event of now can be handled.
+func (n *noise) delayed(random *rand.Rand, now clock.Instant) clock.Instant {
+	now = max(now, n.free)
+	if n.every == 0 {
+		return now
+	}
+	for n.until <= now {
+		n.from = n.until.Add(time.Duration(random.Int64N(int64(n.every))))
+		if n.from < now-clock.Instant(time.Second) {
+			n.from = now
+		}
+		n.until = n.from.Add(time.Duration(random.Int64N(int64(n.atMost))))
+	}
+	if n.from <= now {
+		return n.until
+	}
+	return now
 }
 
 type flight struct {
@@ -64,6 +94,7 @@ type flight struct {
 	raw    []byte // nil: a tick
 	run    func()
 	ticket int
+	wake   bool
 }
 
 type flights []flight
@@ -208,9 +239,36 @@ func (b *bench) run(limit time.Duration, done func() bool) bool {
 	return true
 }
 
+// awake reports whether the place of an event can handle it now; if not, it waits in line. A wake-up takes
+// the first in line instead of itself.
+func (b *bench) awake(f *flight) bool {
+	n, to := &f.to.noise, f.to
+	at := n.delayed(b.random, b.now)
+	switch {
+	case f.wake && at == b.now:
+		*f = n.waiting[0]
+		n.waiting = n.waiting[1:]
+	case f.wake:
+	case at > b.now || len(n.waiting) > 0:
+		if n.waiting = append(n.waiting, *f); len(n.waiting) > 1 {
+			return false // a wake-up is on its way
+		}
+	}
+	if at == b.now && f.raw != nil {
+		n.free = b.now.Add(n.cost)
+	}
+	if len(n.waiting) > 0 {
+		b.push(flight{at: max(at, n.free), to: to, wake: true})
+	}
+	return at == b.now
+}
+
 func (b *bench) step() {
 	f := heap.Pop(&b.queue).(flight)
 	b.now = f.at
+	if f.to != nil && !b.awake(&f) {
+		return
+	}
 	switch {
 	case f.run != nil:
 		f.run()
@@ -345,10 +403,15 @@ func (b *bench) open(from, to wire.CellID, kind wire.StreamType, e *end) *Stream
 
 // throughput sends size bytes one way and returns bytes per second.
 func throughput(t testing.TB, seed uint64, l link, size int) float64 {
+	return noisyThroughput(t, seed, l, noise{}, size)
+}
+
+// noisyThroughput is throughput between two cells on busy hosts.
+func noisyThroughput(t testing.TB, seed uint64, l link, n noise, size int) float64 {
 	b := newBench(t, seed, l)
 	var ends []*end
-	b.add(1, nil)
-	b.add(2, accepting(&ends, func(*Stream) *end { return &end{t: t} }))
+	b.add(1, nil).noise = n
+	b.add(2, accepting(&ends, func(*Stream) *end { return &end{t: t} })).noise = n
 	e := &end{write: size, half: true}
 	b.open(1, 2, wire.StreamVolume, e)
 	start := b.now

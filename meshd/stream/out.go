@@ -11,7 +11,7 @@ import (
 const (
 	// unsentMax bounds what a writer may be ahead of the network, 290 KB.
 	unsentMax = 256
-	outMax    = 2048 // slots: WindowMax under way or waiting behind a hole, and unsentMax
+	outMax    = 4096 // slots: WindowMax under way or waiting behind a hole, and unsentMax
 	outMin    = 32
 	// fastRetransmit is how many later datagrams must have arrived before one counts as lost (F151).
 	fastRetransmit = 3

@@ -170,7 +170,8 @@ func (m *Mux) receiveAck(now clock.Instant, d *Datagram) {
 
 // accepted takes STREAM_ACK 0.
 func (s *Stream) accepted(now clock.Instant, ack *wire.StreamAck, key []byte) {
-	if !s.initiator || len(key) != publicSize {
+	chosen := extension(ack.Extensions, wire.ExtensionCipher)
+	if !s.initiator || len(key) != publicSize || len(chosen) != 1 || chosen[0]&^s.keys.offered != 0 {
 		s.mux.stats.Malformed++
 		return
 	}
@@ -181,6 +182,7 @@ func (s *Stream) accepted(now clock.Instant, ack *wire.StreamAck, key []byte) {
 		return
 	}
 	copy(s.keys.other[:], key)
+	s.keys.chosen = chosen[0]
 	if s.keys.agree(s.mux.options.Secret[:], s.transcript(), true) != nil {
 		s.Reset(ReasonProtocol)
 		return
@@ -212,8 +214,9 @@ func (m *Mux) receiveOpen(now clock.Instant, d *Datagram) {
 	source := d.Header.Sender
 	key := extension(open.Extensions, wire.ExtensionKey)
 	hops := extension(open.Extensions, wire.ExtensionHops)
+	offered := extension(open.Extensions, wire.ExtensionCipher)
 	wrongSide := (open.Stream>>31 != 0) != (source > open.Target)
-	if len(key) != publicSize || len(hops) != 1 || hops[0] > HopsMax || wrongSide {
+	if len(key) != publicSize || len(hops) != 1 || len(offered) != 1 || hops[0] > HopsMax || wrongSide {
 		m.stats.Malformed++
 		m.sendReset(d.Hop, source, open.Stream, ReasonProtocol)
 		return
@@ -247,6 +250,7 @@ func (m *Mux) receiveOpen(now clock.Instant, d *Datagram) {
 		state: Incoming, via: d.Hop, heard: now, expires: now.Add(acceptLimit),
 	}
 	copy(s.keys.other[:], key)
+	s.keys.offered = offered[0]
 	s.out.init()
 	s.in.init()
 	s.control.init(m.options.Random.IntN(len(cycle)))

@@ -52,13 +52,13 @@ func TestF151_KeystrokesOvertakeBulk(t *testing.T) {
 			s := b.open(1, 2, wire.StreamExec, keys)
 			b.run(time.Second, nil)
 			b.open(1, 2, wire.StreamVolume, &end{write: 1 << 40})
-			b.run(3*time.Second, nil)
-			for range 50 {
+			b.run(2*time.Second, nil)
+			for range 30 {
 				sent = b.now
 				waits = waits[:len(waits):len(waits)]
 				s.Write([]byte{pattern(0, keys.got)})
 				b.arm(b.cells[1])
-				b.run(97*time.Millisecond, nil)
+				b.run(57*time.Millisecond, nil)
 			}
 			worst, sum := time.Duration(0), time.Duration(0)
 			for _, w := range waits {
@@ -66,10 +66,10 @@ func TestF151_KeystrokesOvertakeBulk(t *testing.T) {
 			}
 			average := sum / time.Duration(max(len(waits), 1))
 			t.Logf("%d keys: %v on average, %v at most", len(waits), average, worst)
-			if len(waits) != 50 || average > 52*time.Millisecond || worst > 54*time.Millisecond {
+			if len(waits) != 30 || average > 52*time.Millisecond || worst > 54*time.Millisecond {
 				t.Error("keystrokes wait")
 			}
-			if bulk := got[1].got; bulk < 25e6 {
+			if bulk := got[1].got; bulk < 14e6 {
 				t.Errorf("the bulk stream brought only %d MB", bulk/1000000)
 			}
 		})
@@ -185,7 +185,8 @@ func TestF152_MemoryIsBounded(t *testing.T) {
 	got[3].block = false
 	got[3].Readable(got[3].s)
 	b.arm(b.cells[2])
-	b.run(2*time.Second, nil)
+	b.run(2*time.Second, func() bool { return got[3].got >= 4<<20 })
+	got[3].block = true // what it would read until the end costs the test its time
 	if got[3].got < 4<<20 {
 		t.Errorf("%d bytes after the reader went on: %+v", got[3].got, b.cells[2].mux.Stats())
 	}

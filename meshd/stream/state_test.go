@@ -190,14 +190,14 @@ func TestF152_STREAM4_AnyScheduleAgainstAList(t *testing.T) {
 			}
 			switch rapid.IntRange(0, 9).Draw(t, "do") {
 			case 0, 1, 2:
-				size := rapid.SampledFrom([]int{1, 3, 1133, 1134, 1135, 20000, 150000}).Draw(t, "size")
+				size := rapid.SampledFrom([]int{1, 3, 1123, 1124, 1125, 20000, 150000}).Draw(t, "size")
 				p := make([]byte, size)
 				for i := range p {
 					p[i] = byte(len(a.out.written) + i*7)
 				}
 				a.write(t, p)
 			case 3, 4, 5:
-				a.read(t, rapid.SampledFrom([]int{1, 1134, 5000, 2000000}).Draw(t, "read"))
+				a.read(t, rapid.SampledFrom([]int{1, 1124, 5000, 2000000}).Draw(t, "read"))
 			case 6:
 				if rapid.IntRange(0, 2).Draw(t, "really") == 0 {
 					a.s.CloseWrite()

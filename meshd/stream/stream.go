@@ -147,6 +147,7 @@ func (s *Stream) Accept(endpoint Endpoint) {
 		return
 	}
 	s.keys.draw(s.mux.options.Entropy)
+	s.keys.chosen = s.keys.offered & s.mux.ciphers & cipherAES
 	if s.keys.agree(s.mux.options.Secret[:], s.transcript(), false) != nil {
 		s.Reset(ReasonProtocol)
 		return
@@ -206,7 +207,8 @@ func (s *Stream) closeWrite(reason Reason) {
 // Reset ends the stream at once, in both directions; what is under way is lost. Closed follows.
 func (s *Stream) Reset(reason Reason) {
 	if s.state == Closed {
-		if !s.told { // the network part is over, and nobody will read the rest
+		if !s.told { // the network part is over, and nobody will read the rest, which is then no orderly end
+			s.reason, s.cut = reason, true
 			s.in.release(&s.mux.pool)
 			s.raise(pendingClosed)
 			s.mux.kick()

@@ -12,7 +12,7 @@ func TestF151_Throughput(t *testing.T) {
 		size int
 		want float64 // MB/s
 	}{
-		{"50 ms", link{delay: 25 * time.Millisecond}, 96 << 20, 20},
+		{"50 ms", link{delay: 25 * time.Millisecond}, 64 << 20, 20},
 		{"50 ms, 1 % loss", link{delay: 25 * time.Millisecond, loss: 0.01}, 12 << 20, 3},
 		{"50 ms, 5 % loss", link{delay: 25 * time.Millisecond, loss: 0.05}, 12 << 20, 1},
 		{"50 ms, reordering", link{delay: 25 * time.Millisecond, jitter: 3 * time.Millisecond}, 12 << 20, 8},

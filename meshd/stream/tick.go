@@ -170,6 +170,7 @@ func (s *Stream) sendOpen(now clock.Instant) {
 	if s.grant != nil {
 		ext = wire.AppendExtension(ext, wire.ExtensionGrant, s.grant)
 	}
+	ext = wire.AppendExtension(ext, wire.ExtensionCipher, []byte{s.keys.offered})
 	m.send(s, wire.TypeStreamOpen, wire.AppendStreamOpen(m.payload[:0], wire.StreamOpen{
 		Stream: s.id, Target: s.peer, Type: s.kind, Name: s.name, Extensions: ext,
 	}))
@@ -181,6 +182,7 @@ func (s *Stream) sendAccept() {
 	s.greet = false
 	s.in.limit = max(s.credit(), s.in.cum)
 	ext := wire.AppendExtension(m.extension[:0], wire.ExtensionKey, s.keys.public[:])
+	ext = wire.AppendExtension(ext, wire.ExtensionCipher, []byte{s.keys.chosen})
 	m.send(s, wire.TypeStreamAck, wire.AppendStreamAck(m.payload[:0], wire.StreamAck{
 		Stream: s.id, Credit: s.in.limit - s.in.cum, Extensions: ext,
 	}))

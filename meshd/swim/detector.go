@@ -38,6 +38,15 @@ type Options struct {
 	// Validated reports a PONG to an outstanding nonce: proof that the cell receives at this address.
 	// Optional; meant for overlay.Guard and overlay.Table.
 	Validated func(now clock.Instant, member *overlay.Member)
+
+	// Direct reports whether datagrams of this cell reach a member without a relay: only then does it probe
+	// the member for others (F37). Optional: all are.
+	Direct func(now clock.Instant, member *overlay.Member) bool
+	// MayAccuse reports whether it proves anything that this cell does not reach a member (F36). Optional:
+	// it does.
+	MayAccuse func(now clock.Instant, member *overlay.Member) bool
+	// Detour hears of members that a helper reached and this cell did not. Optional.
+	Detour func(now clock.Instant, member *overlay.Member)
 }
 
 // Detector is the failure detector of one cell.

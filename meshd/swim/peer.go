@@ -147,7 +147,10 @@ func (d *Detector) round(now clock.Instant, p *peer, m *overlay.Member) {
 	target := wire.Contact{ID: m.ID, Address: m.Address}
 	if target.Check(wire.Options{Loopback: true}) == nil {
 		d.target = m.ID
-		d.helpers = d.members.Random(d.options.Random, indirectProbeCount, d.helpers[:0], d.skipHelp)
+		d.helpers = d.homesOf(m, d.helpers[:0])
+		if len(d.helpers) == 0 || m.HasHome(d.options.Self) {
+			d.helpers = d.members.Random(d.options.Random, indirectProbeCount-len(d.helpers), d.helpers, d.skipHelp)
+		}
 		for _, helper := range d.helpers {
 			nonce := d.options.Nonce()
 			d.outstanding.add(
@@ -158,6 +161,17 @@ func (d *Detector) round(now clock.Instant, p *peer, m *overlay.Member) {
 	}
 	d.enterPhase(p, phaseRounds, now.Add(d.timeout(m)))
 	d.accuseAloud(now, m)
+}
+
+// homesOf appends the homes of a member that can be asked about it: they have an open way to it when nobody
+// else has (F36).
+func (d *Detector) homesOf(m *overlay.Member, dst []*overlay.Member) []*overlay.Member {
+	for _, id := range m.Homes {
+		if home := d.members.Get(id); home != nil && !d.skipHelper(home) {
+			dst = append(dst, home)
+		}
+	}
+	return dst
 }
 
 func (d *Detector) skipHelper(m *overlay.Member) bool {
@@ -173,6 +187,15 @@ func (d *Detector) roundFailed(now clock.Instant, p *peer, m *overlay.Member) {
 	}
 	if p.failed == 1 && p.asked > 0 && d.health.lastAnswer < p.first {
 		d.health.worsen() // not even the helpers were heard: the fault may be here
+	}
+	if d.options.MayAccuse != nil && !d.options.MayAccuse(now, m) {
+		// That it is out of reach from here says nothing about it.
+		if p.failed >= accusationRounds {
+			d.clear(p)
+		} else {
+			d.round(now, p, m)
+		}
+		return
 	}
 	hearing := d.hearing(now, p)
 	if !p.claimed && hearing && (p.failed >= accusationRounds || p.heard != 0) {

@@ -198,14 +198,15 @@ func TestF37_HelperUsesItsOwnAddress(t *testing.T) {
 func TestF37_PunchedTargetNeedsAnOpenMapping(t *testing.T) {
 	b := newBench(peerA, peerB)
 	m := b.members.Get(peerB)
-	m.Candidates = []state.Candidate{{Address: m.Address, Reach: wire.ReachPunched}}
+	open := false
+	b.options.Direct = func(clock.Instant, *overlay.Member) bool { return open }
 	request := wire.AppendPingReq(nil, wire.Contact{ID: peerB, Address: m.Address})
 	b.take()
 	b.receive(peerA, wire.TypePingReq, 1, request)
 	if sent := b.take(); len(sent) != 0 {
 		t.Errorf("cold helper sent %+v", sent)
 	}
-	m.Validated = b.now.Add(-time.Second)
+	open = true
 	b.receive(peerA, wire.TypePingReq, 2, request)
 	if sent := b.take(); len(sent) != 1 {
 		t.Errorf("warm helper sent %+v, want one PING", sent)

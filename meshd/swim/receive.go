@@ -11,14 +11,17 @@ import (
 
 var unknownAddress netip.AddrPort
 
-// Receive takes a verified PING, PONG, PING_REQ or PING_REQ_ACK that came from an address. Malformed
-// and unexpected ones are dropped without a trace.
+// Receive takes a verified PING, PONG, PING_REQ or PING_REQ_ACK that came from an address; the zero
+// AddrPort stands for a relay: then nothing is learnt about addresses (F155). Malformed and unexpected ones
+// are dropped without a trace.
 func (d *Detector) Receive(now clock.Instant, from wire.CellID, address netip.AddrPort,
 	h wire.Header, payload []byte) {
 	d.enter(now)
 	m := d.members.Get(from)
 	if m != nil {
-		m.Source, m.SourceHeard = address, now
+		if address.IsValid() {
+			m.Source, m.SourceHeard = address, now
+		}
 		d.heard(now, m)
 	}
 	switch h.Type {
@@ -79,7 +82,10 @@ func (d *Detector) receivePong(now clock.Instant, m *overlay.Member, address net
 	if !m.Address.IsValid() {
 		m.Address = address
 	}
-	m.Validated = now
+	direct := address.IsValid()
+	if direct {
+		m.Validated = now
+	}
 	m.ObserveRTT(now.Sub(q.sent))
 	if q.kind == kindScheduled {
 		d.health.improve()
@@ -88,10 +94,10 @@ func (d *Detector) receivePong(now clock.Instant, m *overlay.Member, address net
 	if q.kind == kindRelay {
 		d.relaySucceeded(m.ID, nonce, observed)
 	}
-	if d.options.Validated != nil {
+	if d.options.Validated != nil && direct {
 		d.options.Validated(now, m)
 	}
-	if d.options.Observed != nil && observed.IsValid() {
+	if d.options.Observed != nil && observed.IsValid() && direct {
 		d.options.Observed(now, m.ID, observed)
 	}
 }
@@ -110,6 +116,9 @@ func (d *Detector) receiveAck(now clock.Instant, helper *overlay.Member, nonce u
 		return
 	}
 	if target := d.members.Get(ack.Target); target != nil {
+		if p := d.peers[target.ID]; p != nil && p.phase == phaseRounds && d.options.Detour != nil {
+			d.options.Detour(now, target)
+		}
 		d.reached(now, target)
 	}
 }

@@ -24,7 +24,7 @@ type relay struct {
 // silence is no evidence.
 func (d *Detector) receiveRequest(now clock.Instant, from wire.CellID, request uint32, target wire.CellID) {
 	m := d.members.Get(target)
-	if m == nil || target == from || !reachable(now, m) || len(d.relays) == relaysMax {
+	if m == nil || target == from || !d.reachable(now, m) || len(d.relays) == relaysMax {
 		return
 	}
 	if d.options.Guard != nil && !d.options.Guard.AllowRequest(now, from) {
@@ -39,14 +39,8 @@ func (d *Detector) receiveRequest(now clock.Instant, from wire.CellID, request u
 
 // reachable reports whether a datagram of this cell has a chance to arrive: an address is known, and
 // a mapping through the target's NAT is open if it needs one.
-func reachable(now clock.Instant, m *overlay.Member) bool {
-	if !overlay.UsableAddress(m.Address) {
-		return false
-	}
-	if len(m.Candidates) == 0 || m.Candidates[0].Reach <= wire.ReachPublic {
-		return true
-	}
-	return m.Validated != 0 && now.Sub(m.Validated) < pinholeLifetime
+func (d *Detector) reachable(now clock.Instant, m *overlay.Member) bool {
+	return overlay.UsableAddress(m.Address) && (d.options.Direct == nil || d.options.Direct(now, m))
 }
 
 func (d *Detector) relaySucceeded(target wire.CellID, nonce uint32, observed netip.AddrPort) {
@@ -70,8 +64,21 @@ func (d *Detector) expireRelays(now clock.Instant) {
 		default:
 			r.refused, r.due = true, now.Add(probeTimeoutMax)
 			d.answerRelay(*r, false, unknownAddress)
+			d.lookMyself(now, r.target)
 			i++
 		}
+	}
+}
+
+// lookMyself begins this cell's own investigation of a target that it is a home of and did not reach for
+// somebody else: nobody but its homes can accuse it (F36).
+func (d *Detector) lookMyself(now clock.Instant, target wire.CellID) {
+	m := d.members.Get(target)
+	if m == nil || !m.InService() || !m.HasHome(d.options.Self) {
+		return
+	}
+	if p := d.peer(target); p.phase == phaseIdle || p.phase == phaseOnlooker {
+		d.beginRounds(now, p, m)
 	}
 }
 

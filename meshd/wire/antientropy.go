@@ -5,8 +5,8 @@ import "encoding/binary"
 // Bounds of the anti-entropy messages beside an authentication trailer (F44).
 const (
 	BeginVectorMax  = (SealedPayloadMax - beginHeadSize) / DotSize  // 71
-	VectorMax       = (SealedPayloadMax - vectorHeadSize) / DotSize // 72
-	MerkleRangesMax = SealedPayloadMax / MerkleRangeSize            // 290
+	VectorMax       = (SealedPayloadMax - vectorHeadSize) / DotSize // 71
+	MerkleRangesMax = SealedPayloadMax / MerkleRangeSize            // 287
 	MerkleLevelsMax = 7                                             // 128 hashes in one response
 	MerkleDepth     = 16                                            // leaf = top 16 bits of the key hash
 

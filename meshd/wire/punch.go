@@ -8,6 +8,19 @@ const (
 	PunchSynSize = 8
 )
 
+// What a PUNCH_REQ asks for stands in the Flags of its Target.
+const (
+	// PunchAsk comes from A: bring me and the target together.
+	PunchAsk = 0
+	// PunchGo comes from the coordinator: send PUNCH_SYN to the target, who is there as I see it.
+	PunchGo = 1
+	// PunchDial comes from A: have the target send me a PING, from a port that I never sent to (F31).
+	PunchDial = 2
+	// PunchDialGo comes from the coordinator: send such a PING to the target. Its nonce is the low half
+	// of the rendezvous.
+	PunchDialGo = 3
+)
+
 // PunchReq is the payload of PUNCH_REQ (F35): from A to the coordinator it names B, from the
 // coordinator to A and to B it names the other one as the coordinator observes it.
 type PunchReq struct {

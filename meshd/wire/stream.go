@@ -18,7 +18,7 @@ const (
 // Sizes of the stream messages. StreamDataMax is the payload of one chunk beside an authentication
 // trailer.
 const (
-	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1150
+	StreamDataMax      = SealedPayloadMax - streamDataHeadSize // 1140
 	StreamResetSize    = 5                                     // STREAM_CLOSE with RST
 	StreamFinSize      = 25                                    // STREAM_CLOSE with FIN
 	RelayOfferSize     = 20
@@ -37,6 +37,9 @@ const (
 	// ExtensionSelective of STREAM_ACK goes on where Selective ends: bit i of byte j says that
 	// Sequence+66+8*j+i has arrived (F151).
 	ExtensionSelective uint8 = 4
+	// ExtensionCipher, 1 byte, of the end-to-end encryption: in STREAM_OPEN bit 0 says that the sender takes
+	// AES-256-GCM, in STREAM_ACK 0 that it is used. Otherwise it is ChaCha20-Poly1305.
+	ExtensionCipher uint8 = 5
 )
 
 // NextExtension takes the first extension (tag 1, length 1, bytes) off raw; ok is false when raw is

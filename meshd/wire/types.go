@@ -17,14 +17,15 @@ import (
 
 // Limits of the protocol (specification Appendix A).
 const (
-	Version          = 0x01
-	Port             = 12421
-	HeaderSize       = 16
-	TrailerSize      = 24   // counter 8, AEAD tag 16 (F12)
-	HopTrailerSize   = 32   // of a STREAM_OPEN that a relay passes on: the relay's id behind (F149, F150)
-	DatagramMax      = 1200 // RES-2
-	PayloadMax       = DatagramMax - HeaderSize
-	SealedPayloadMax = PayloadMax - TrailerSize
+	Version        = 0x01
+	Port           = 12421
+	HeaderSize     = 16
+	TrailerSize    = 24   // counter 8, AEAD tag 16 (F12)
+	HopTrailerSize = 32   // of a STREAM_OPEN that a relay passes on: the relay's id behind (F149, F150)
+	DatagramMax    = 1200 // RES-2
+	PayloadMax     = DatagramMax - HeaderSize
+	// SealedPayloadMax leaves room for the head that a relay needs in front (F36).
+	SealedPayloadMax = PayloadMax - TrailerSize - RelayHeadSize
 	ValueMax         = 512
 	NameMax          = 96
 	FrameContextMax  = 32 // context entries in one frame; registers have no limit (F49)
@@ -124,6 +125,16 @@ const (
 	ReachPunched Reach = 2
 	ReachRelayed Reach = 3
 )
+
+var reachNames = [...]string{"unknown", "public", "punched", "relayed"}
+
+// String returns the name of the class, "unknown" for numbers that are none.
+func (r Reach) String() string {
+	if int(r) >= len(reachNames) {
+		return reachNames[0]
+	}
+	return reachNames[r]
+}
 
 // Header is the 16-byte common header.
 type Header struct {

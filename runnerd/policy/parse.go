@@ -58,6 +58,12 @@ func (p *parser) statement(s *syntax.Statement) {
 	case "image_deny":
 		p.images(s, &p.policy.ImagesDenied)
 		return
+	case "exec":
+		p.exec(s)
+		return
+	case "operator":
+		p.operator(s)
+		return
 	}
 	if p.seen[s.Name] {
 		p.complain(s.Position, "%s is given twice, expected once", s.Name)
@@ -96,7 +102,7 @@ func (p *parser) statement(s *syntax.Statement) {
 		}
 	default:
 		p.complain(s.Position, "unknown statement %s, expected process, wasm, containers, runtime, bind, capability, "+
-			"pod_network, pod_bridge, allow_unlimited, registry, image_allow, image_deny, instances, cpu, memory, "+
+			"pod_network, pod_bridge, allow_unlimited, registry, image_allow, image_deny, exec, operator, instances, cpu, memory, "+
 			"log_rate, port_min or meshd_user", s.Name)
 	}
 }

@@ -42,6 +42,9 @@ type Policy struct {
 	ImagesAllowed  []string // patterns, see CheckImage; none = every image
 	ImagesDenied   []string
 
+	Exec      []string // patterns of workloads in which operators may open programs; none = nobody may
+	Operators []Operator
+
 	paths map[string]int
 }
 

@@ -111,16 +111,21 @@ func (c *Client) receiveDescriptors() {
 // AttachInvoke asks for a connection to the worker of a Wasm instance.
 func (c *Client) AttachInvoke(id runnerd.InstanceID) (*os.File, error) {
 	c.t.Helper()
+	return c.Attach(id, &message.Attach{What: &message.Attach_Invoke{Invoke: &message.Invoke{}}})
+}
+
+// Attach asks for a descriptor; the channel and the id are filled in.
+func (c *Client) Attach(id runnerd.InstanceID, attach *message.Attach) (*os.File, error) {
+	c.t.Helper()
 	c.mutex.Lock()
 	c.channel++
 	channel := c.channel
 	c.mutex.Unlock()
 	came := make(chan *os.File, 1)
 	c.descriptors.Claim(channel, func(file *os.File) { came <- file })
-	c.Send(&message.Command{Body: &message.Command_Attach{Attach: &message.Attach{
-		Channel: channel, What: &message.Attach_Invoke{Invoke: &message.Invoke{}},
-		Id: &message.InstanceID{KeyHash: id.KeyHash, Slot: uint32(id.Slot), Digest: id.Digest},
-	}}})
+	attach.Channel = channel
+	attach.Id = &message.InstanceID{KeyHash: id.KeyHash, Slot: uint32(id.Slot), Digest: id.Digest}
+	c.Send(&message.Command{Body: &message.Command_Attach{Attach: attach}})
 	reason, answered := "", false
 	c.Until("the answer to an attach", func() bool { reason, answered = c.attached[channel]; return answered })
 	if reason != "" {

@@ -27,6 +27,9 @@ func Main() {
 	if exit, is := image.Children(); is {
 		os.Exit(exit)
 	}
+	if len(os.Args) > 2 && os.Args[1] == shim.ArgumentCopy {
+		os.Exit(shim.CopyMain(os.Args[2:]))
+	}
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case shim.ArgumentShim:

@@ -34,6 +34,8 @@ type Config struct {
 	extra int // their number
 	// Runtime is an external OCI runtime that makes the sandbox, "" = this program; Name is the container's.
 	Runtime, Name string
+	// Terminal makes the first standard file of a further process its controlling terminal.
+	Terminal bool
 	// binary says that the workload is a descriptor that was checked; without one the sandbox looks the
 	// first argument up inside.
 	binary bool

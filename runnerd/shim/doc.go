@@ -21,20 +21,23 @@
 //	shim    who watches: pid, start ticks
 //	exit    how it ended: code, reason
 //	pipe    the FIFO behind the workload's stdout and stderr
+//	log.times, log.1.times    when what of log and log.1 was written, see Times
 //	log, log.1, dropped    the last 10 to 20 MiB of output and how much was thrown away (F147)
 package shim
 
 // Names of the files in an instance's directory.
 const (
-	FileLock    = "lock"
-	FileRun     = "run"
-	FileShim    = "shim"
-	FileExit    = "exit"
-	FilePipe    = "pipe"
-	FileLog     = "log"
-	FileLogOld  = "log.1"
-	FileDropped = "dropped"
-	DirScratch  = "scratch"
+	FileLock     = "lock"
+	FileRun      = "run"
+	FileShim     = "shim"
+	FileExit     = "exit"
+	FilePipe     = "pipe"
+	FileLog      = "log"
+	FileLogOld   = "log.1"
+	FileTimes    = "log.times"
+	FileTimesOld = "log.1.times"
+	FileDropped  = "dropped"
+	DirScratch   = "scratch"
 )
 
 // First arguments of the binary.

@@ -32,6 +32,7 @@ type boundedLog struct {
 	refilled  time.Time
 	file      *os.File
 	size      int64
+	times     timesFile
 	dropped   int64 // in all
 	unmarked  int64 // of it not yet mentioned in the log
 	saved     int64 // of it in the file dropped
@@ -59,6 +60,7 @@ func (l *boundedLog) open() error {
 	if info, err := file.Stat(); err == nil {
 		l.size = info.Size()
 	}
+	l.times.open(l.path(FileTimes), file)
 	return nil
 }
 
@@ -78,20 +80,21 @@ func (l *boundedLog) write(now time.Time, data []byte) (over bool) {
 		mark := fmt.Sprintf("\n[runnerd: %d bytes of output dropped, over %d bytes per second]\n",
 			l.unmarked, int(l.rate))
 		l.unmarked = 0
-		l.append([]byte(mark))
+		l.append(now, []byte(mark))
 	}
-	l.append(data)
+	l.append(now, data)
 	return false
 }
 
-func (l *boundedLog) append(data []byte) {
-	if l.size+int64(len(data)) > l.fileMax {
+func (l *boundedLog) append(now time.Time, data []byte) {
+	if l.size+int64(len(data)) > l.fileMax || l.times.full() {
 		l.rotate()
 	}
 	if l.file == nil {
 		l.dropped += int64(len(data))
 		return
 	}
+	l.times.stamp(now, l.size)
 	n, err := l.file.Write(data)
 	l.size += int64(n)
 	if err != nil { // a full disk costs output, never the workload
@@ -107,6 +110,8 @@ func (l *boundedLog) rotate() {
 	if err := os.Rename(l.path(FileLog), l.path(FileLogOld)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		_ = os.Truncate(l.path(FileLog), 0) // the bound matters more than the old half
 	}
+	l.times.close()
+	_ = os.Rename(l.path(FileTimes), l.path(FileTimesOld)) // one that does not fit its log is not believed
 	l.size = 0
 	_ = l.open()
 }
@@ -140,4 +145,16 @@ func (l *boundedLog) drain(pipe io.Reader) {
 	if l.file != nil {
 		l.file.Close()
 	}
+	l.times.close()
+}
+
+// Drain keeps what comes out of a pipe in directory, as a shim does, until it ends. Rate is in bytes per second,
+// 0 = unlimited.
+func Drain(directory string, rate int, pipe io.Reader) error {
+	log, err := openLog(directory, rate)
+	if err != nil {
+		return err
+	}
+	log.drain(pipe)
+	return nil
 }

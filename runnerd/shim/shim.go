@@ -258,7 +258,7 @@ func forkStage(c *Config, standard [3]uintptr, binary uintptr, host *sandbox.Hos
 	}
 	files = c.forwardExtra(files)
 	if host == nil {
-		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true})
+		pid, err = forkSelf(ArgumentStage, files, &syscall.SysProcAttr{Setsid: true, Setctty: c.Terminal})
 	} else {
 		pid, err = host.Fork(func() (int, error) { return forkSelf(ArgumentStage, files, host.Attributes()) })
 	}

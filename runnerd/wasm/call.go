@@ -77,8 +77,8 @@ func (w *worker) run(call *invoke.Invocation) (int32, error) {
 	if w.settings.Deterministic {
 		patience = deterministicPatience*patience + deterministicSlack
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+	ctx := w.watchdog.begin(patience)
+	defer w.watchdog.end()
 	w.callContext = ctx
 	if !w.settings.Deterministic {
 		return w.runWarm(ctx, call)
@@ -98,7 +98,7 @@ func (w *worker) runWarm(ctx context.Context, call *invoke.Invocation) (int32, e
 	status, closed, err := w.callFunction(ctx, w.instance, call)
 	if closed {
 		_ = w.instance.Close(context.Background())
-		w.instance = nil
+		w.instance, w.function = nil, nil
 	}
 	return status, err
 }
@@ -153,7 +153,7 @@ func (w *worker) explainTrap(instance api.Module, fuel api.Global, call *invoke.
 func (w *worker) callFunction(ctx context.Context, instance api.Module, call *invoke.Invocation) (
 	status int32, closed bool, err error,
 ) {
-	function := instance.ExportedFunction(call.Function)
+	function := w.lookUp(instance, call.Function)
 	if function == nil || strings.HasPrefix(call.Function, "_") {
 		return 0, false, refuse(invoke.ErrorNotFound, "the module has no function %q, it has %s",
 			cut(call.Function), exportList(instance))
@@ -178,6 +178,17 @@ func (w *worker) callFunction(ctx context.Context, instance api.Module, call *in
 	}
 	w.appendResults(definition.ResultTypes(), results)
 	return 0, false, nil
+}
+
+// lookUp finds an exported function. The one that was called last is kept: finding it makes a stack for it.
+func (w *worker) lookUp(instance api.Module, name string) api.Function {
+	if instance != w.instance {
+		return instance.ExportedFunction(name)
+	}
+	if w.function == nil || w.functionName != name {
+		w.function, w.functionName = instance.ExportedFunction(name), name
+	}
+	return w.function
 }
 
 // ended says why a call did not return.

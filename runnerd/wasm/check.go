@@ -3,14 +3,25 @@ package wasm
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Module is a module that passed the checks, in the form that is compiled.
 type Module struct {
 	Binary  []byte
 	Style   Style
-	Imports []string // "module.name", for diagnosis
+	Imports []string // "module.name"
 	hasKV   bool
+}
+
+// importsFunction reports whether the module imports a function of this name.
+func (m *Module) importsFunction(module, name string) bool {
+	return slices.Contains(m.Imports, module+"."+name)
+}
+
+// importsFrom reports whether the module imports anything of another.
+func (m *Module) importsFrom(module string) bool {
+	return slices.ContainsFunc(m.Imports, func(i string) bool { return strings.HasPrefix(i, module+".") })
 }
 
 // Style is how a module is used.

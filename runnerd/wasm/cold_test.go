@@ -6,8 +6,8 @@ import (
 )
 
 // BenchmarkColdStart is what a worker does between its start and its first invocation, with the module in
-// its cache: check it, verify the cache, load the compiled code, make an instance. `make bench` shows it as
-// wasm_cold_ms.
+// its cache: check it, verify the cache, load the compiled code, make an instance. The start of the
+// process and its sandbox are not in it. `make bench` shows it as wasm_cold_ms.
 func BenchmarkColdStart(b *testing.B) {
 	settings := &Settings{
 		Workload: "test", Capabilities: allCapabilities, MemoryPages: 256,

@@ -65,12 +65,19 @@ func needs(capability uint32, call hostCall) hostCall {
 	}
 }
 
-// exportHost makes the module of host functions.
+// exportHost makes the module of host functions, those that the module imports: the engine compiles a piece of
+// code for each, which for all of them takes longer than all else in the start of a small module.
 func (w *worker) exportHost(ctx context.Context, runtime wazero.Runtime) error {
+	if !w.engine.module.importsFrom(hostModule) {
+		return nil
+	}
 	const i32, i64, f64 = api.ValueTypeI32, api.ValueTypeI64, api.ValueTypeF64
 	types := func(t ...api.ValueType) []api.ValueType { return t }
 	builder := runtime.NewHostModuleBuilder(hostModule)
 	add := func(name string, parameters []api.ValueType, result api.ValueType, call hostCall) {
+		if !w.engine.module.importsFunction(hostModule, name) {
+			return
+		}
 		builder.NewFunctionBuilder().WithGoModuleFunction(
 			api.GoModuleFunc(func(_ context.Context, module api.Module, stack []uint64) {
 				memory := module.Memory()

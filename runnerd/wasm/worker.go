@@ -28,15 +28,18 @@ type worker struct {
 	stderr   io.Writer
 	connection
 
-	instance    api.Module // of the last invocation, nil = make one
-	invocations uint64
-	callContext context.Context // bounds what the module waits for in the host
-	call        *invoke.Invocation
-	output      []byte
-	metrics     []*invoke.Metric
-	view        view
-	logical     int64
-	rates       struct{ reads, writes, metrics bucket }
+	instance     api.Module   // of the last invocation, nil = make one
+	function     api.Function // of instance that was called last, nil = none
+	functionName string
+	watchdog     watchdog
+	invocations  uint64
+	callContext  context.Context // bounds what the module waits for in the host
+	call         *invoke.Invocation
+	output       []byte
+	metrics      []*invoke.Metric
+	view         view
+	logical      int64
+	rates        struct{ reads, writes, metrics bucket }
 }
 
 func newWorker(settings *Settings, log io.Writer) *worker {

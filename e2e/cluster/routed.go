@@ -1,0 +1,510 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Router is what stands between a cell and the others.
+type Router string
+
+// Kinds of routers. All are Linux with nftables; what they do is what RFC 4787 calls mapping and filtering.
+const (
+	NoRouter       Router = "public"          // a global address of its own
+	FullCone       Router = "full-cone"       // DNAT of the cell's port for everybody
+	RestrictedCone Router = "restricted"      // DNAT for addresses in a set, filled by what leaves
+	PortRestricted Router = "port-restricted" // masquerade, which keeps the port; conntrack as the filter
+	Symmetric      Router = "symmetric"       // masquerade fully-random: another port for each destination
+	OneToOne       Router = "1:1"             // DNAT and SNAT of everything, as clouds do
+	NoHairpin      Router = "no-hairpin"      // port-restricted, and all cells of this kind on one network behind it
+	DoubleNAT      Router = "double"          // port-restricted behind port-restricted
+	Blocked        Router = "blocked"         // only the first cell can be talked to
+)
+
+// Behind returns routers for Options: the last of the cells is behind one, the others are public.
+func Behind(kind Router, cells int) []Router {
+	routers := slices.Repeat([]Router{NoRouter}, cells)
+	routers[cells-1] = kind
+	return routers
+}
+
+const (
+	outside    = "wan0"
+	inside     = "lan0"
+	routerRoot = 254 // of the switch's address
+)
+
+var internet = netip.MustParsePrefix("203.0.113.0/24") // for documentation, hence nobody's (RFC 5737)
+
+// routed is one namespace per cell, one or two per router, and one for the bridge that is the internet.
+type routed struct {
+	directory string
+	routers   []Router
+	addresses []netip.Addr // of the cells' own interfaces
+	wan       []netip.Addr // of the outermost router, or of the cell
+	gateways  [][]string   // names of the router's namespaces, innermost first
+	shared    int          // cell that has the router of the NoHairpin ones, -1 = none yet
+	remapped  map[string]int
+	all       []string
+}
+
+func newRouted(directory string, routers []Router) (*routed, error) {
+	r := &routed{directory: directory, routers: routers, shared: -1, remapped: make(map[string]int)}
+	if err := os.Mkdir(directory, 0o755); err != nil {
+		return nil, err
+	}
+	if err := r.build(); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return r, nil
+}
+
+func (r *routed) path(name string) string { return filepath.Join(r.directory, name) }
+
+func (r *routed) cellName(i int) string { return r.path("cell-" + strconv.Itoa(i+1)) }
+
+func (r *routed) names() []string { return r.all }
+
+func (r *routed) address(i int) netip.Addr { return r.addresses[i] }
+
+func (r *routed) create(name string) (*namespace, error) {
+	if err := createNamespace(name); err != nil {
+		return nil, fmt.Errorf("create network namespace %s: %w", name, err)
+	}
+	r.all = append(r.all, name)
+	return openNamespace(name)
+}
+
+func (r *routed) build() error {
+	hub, err := r.create(r.path("switch"))
+	if err != nil {
+		return err
+	}
+	defer hub.close()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	if err := hub.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("create bridge: %w", err)
+	}
+	if err := hub.configure(bridge, netip.PrefixFrom(host(internet.Addr(), routerRoot), 24)); err != nil {
+		return err
+	}
+	for i := range r.routers {
+		if err := r.place(hub, bridge, i); err != nil {
+			return fmt.Errorf("place cell %d behind a %s router: %w", i+1, r.routers[i], err)
+		}
+	}
+	return nil
+}
+
+func host(network netip.Addr, number byte) netip.Addr {
+	raw := network.As4()
+	raw[3] = number
+	return netip.AddrFrom4(raw)
+}
+
+// place makes the namespaces of one cell and of its router.
+func (r *routed) place(hub *namespace, bridge netlink.Link, i int) error {
+	cell, err := r.create(r.cellName(i))
+	if err != nil {
+		return err
+	}
+	defer cell.close()
+	wan := host(internet.Addr(), byte(i+1))
+	if r.routers[i] == NoRouter {
+		r.addresses, r.wan, r.gateways = append(r.addresses, wan), append(r.wan, wan), append(r.gateways, nil)
+		return attach(hub, bridge, cell, cellLink, port(i), netip.PrefixFrom(wan, 24))
+	}
+	lan := netip.MustParseAddr("192.168.0.0")
+	if r.routers[i] == NoHairpin && r.shared >= 0 {
+		router, err := openNamespace(r.gateways[r.shared][0])
+		if err != nil {
+			return err
+		}
+		defer router.close()
+		r.addresses, r.wan = append(r.addresses, host(lan, byte(2+i))), append(r.wan, r.wan[r.shared])
+		r.gateways = append(r.gateways, r.gateways[r.shared])
+		return r.behind(router, cell, i, host(lan, byte(2+i)))
+	}
+	inner, err := r.create(r.path("router-" + strconv.Itoa(i+1)))
+	if err != nil {
+		return err
+	}
+	defer inner.close()
+	chain, err := r.outwards(hub, bridge, inner, i, wan)
+	if err != nil {
+		return err
+	}
+	if err := openLAN(inner, host(lan, 1)); err != nil {
+		return err
+	}
+	if r.routers[i] == NoHairpin {
+		r.shared = i
+	}
+	address := host(lan, byte(2+i))
+	r.addresses, r.wan, r.gateways = append(r.addresses, address), append(r.wan, wan), append(r.gateways, chain)
+	if err := r.behind(inner, cell, i, address); err != nil {
+		return err
+	}
+	for level, name := range chain {
+		kind := r.routers[i]
+		if kind == NoHairpin || kind == DoubleNAT {
+			kind = PortRestricted
+		}
+		if err := r.translate(name, kind, wan, address, level); err != nil {
+			return fmt.Errorf("rules of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// outwards connects a router with the internet, by way of another one if there are two, and returns the names
+// of both, innermost first.
+func (r *routed) outwards(hub *namespace, bridge netlink.Link, inner *namespace, i int, wan netip.Addr) ([]string, error) {
+	chain := []string{r.path("router-" + strconv.Itoa(i+1))}
+	if r.routers[i] != DoubleNAT {
+		return chain, attach(hub, bridge, inner, outside, port(i), netip.PrefixFrom(wan, 24))
+	}
+	name := r.path("outer-" + strconv.Itoa(i+1))
+	outer, err := r.create(name)
+	if err != nil {
+		return nil, err
+	}
+	defer outer.close()
+	chain = append(chain, name)
+	middle := netip.MustParseAddr("192.168.1.0")
+	if err := attach(hub, bridge, outer, outside, port(i), netip.PrefixFrom(wan, 24)); err != nil {
+		return nil, err
+	}
+	if err := openLAN(outer, host(middle, 1)); err != nil {
+		return nil, err
+	}
+	lan, err := outer.LinkByName(inside)
+	if err != nil {
+		return nil, err
+	}
+	if err := attach(outer, lan, inner, outside, port(i), netip.PrefixFrom(host(middle, 2), 24)); err != nil {
+		return nil, err
+	}
+	return chain, defaultRoute(inner, host(middle, 1))
+}
+
+func port(i int) string { return "port" + strconv.Itoa(i+1) }
+
+// behind plugs a cell into the network inside a router.
+func (r *routed) behind(router, cell *namespace, i int, address netip.Addr) error {
+	lan, err := router.LinkByName(inside)
+	if err != nil {
+		return err
+	}
+	if err := attach(router, lan, cell, cellLink, "c"+port(i), netip.PrefixFrom(address, 24)); err != nil {
+		return err
+	}
+	return defaultRoute(cell, host(address, 1))
+}
+
+// attach connects a namespace with a bridge of another one.
+func attach(hub *namespace, bridge netlink.Link, other *namespace, name, port string, prefix netip.Prefix) error {
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: name, PeerNamespace: netlink.NsFd(int(other.handle)),
+	}
+	if err := hub.LinkAdd(pair); err != nil {
+		return err
+	}
+	if err := errors.Join(hub.LinkSetMaster(pair, bridge), hub.LinkSetUp(pair)); err != nil {
+		return err
+	}
+	link, err := other.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return other.configure(link, prefix)
+}
+
+// openLAN makes the bridge inside a router.
+func openLAN(router *namespace, address netip.Addr) error {
+	lan := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: inside}}
+	if err := router.LinkAdd(lan); err != nil {
+		return err
+	}
+	return router.configure(lan, netip.PrefixFrom(address, 24))
+}
+
+func defaultRoute(n *namespace, gateway netip.Addr) error {
+	return n.RouteAdd(&netlink.Route{Gw: gateway.AsSlice(),
+		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}})
+}
+
+// translate writes a router's rules, in the place of those it has.
+func (r *routed) translate(name string, kind Router, wan, cell netip.Addr, level int) error {
+	err := InNamespace(name, func() error {
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644))
+	})
+	if err != nil {
+		return err
+	}
+	ns, err := openNamespace(name)
+	if err != nil {
+		return err
+	}
+	defer ns.close()
+	c, err := nftables.New(nftables.WithNetNSFd(int(ns.handle)))
+	if err != nil {
+		return err
+	}
+	c.FlushRuleset()
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "router"})
+	w := rules{Conn: c, table: table, cell: cell, first: r.addresses[0], remapped: r.remapped[name]}
+	if err := w.write(kind); err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// rules writes the rules of one router.
+type rules struct {
+	*nftables.Conn
+	table    *nftables.Table
+	cell     netip.Addr
+	first    netip.Addr // public address of the first cell
+	remapped int        // how often the router has forgotten everything
+	set      *nftables.Set
+}
+
+func (w *rules) write(kind Router) error {
+	drop, accept := nftables.ChainPolicyDrop, nftables.ChainPolicyAccept
+	before := w.AddChain(&nftables.Chain{Name: "before", Table: w.table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest, Policy: &accept})
+	after := w.AddChain(&nftables.Chain{Name: "after", Table: w.table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept})
+	through := w.AddChain(&nftables.Chain{Name: "through", Table: w.table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	// A datagram that nobody asked for must not become a connection of the router itself: it would take the
+	// port that a mapping of the cell needs a moment later.
+	w.AddChain(&nftables.Chain{Name: "own", Table: w.table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	if kind == RestrictedCone {
+		w.set = &nftables.Set{Table: w.table, Name: "contacted", KeyType: nftables.TypeIPAddr,
+			HasTimeout: true, Timeout: 2 * time.Minute, Dynamic: true}
+		if err := w.AddSet(w.set, nil); err != nil {
+			return err
+		}
+		w.add(through, iif(inside), []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
+			&expr.Dynset{SrcRegKey: 1, SetName: w.set.Name, SetID: w.set.ID, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE)},
+		})
+	}
+	if kind == Blocked {
+		w.add(through, iif(inside), []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: w.first.AsSlice()},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		})
+	}
+	w.add(through, iif(inside), []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}})
+	w.add(through, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}})
+	w.add(through, translated(), []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}})
+	w.inwards(before, kind)
+	w.outwards(after, kind)
+	return nil
+}
+
+// inwards lets strangers in where the kind does.
+func (w *rules) inwards(chain *nftables.Chain, kind Router) {
+	outsidePort := binaryutil.BigEndian.PutUint16(w.outsidePort())
+	dnat := []expr.Any{
+		&expr.Immediate{Register: 1, Data: w.cell.AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(Port)},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
+	}
+	toPort := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: outsidePort},
+	}
+	switch kind {
+	case FullCone:
+		w.add(chain, iif(outside), toPort, dnat)
+	case RestrictedCone:
+		w.add(chain, iif(outside), toPort, []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
+			&expr.Lookup{SourceRegister: 1, SetName: w.set.Name, SetID: w.set.ID},
+		}, dnat)
+	case OneToOne:
+		w.add(chain, iif(outside), []expr.Any{
+			&expr.Immediate{Register: 1, Data: w.cell.AsSlice()},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+		})
+	}
+}
+
+// outsidePort is what the router makes of the cell's port where it keeps one.
+func (w *rules) outsidePort() uint16 {
+	if w.remapped == 0 {
+		return Port
+	}
+	return uint16(20000 + w.remapped)
+}
+
+func (w *rules) outwards(chain *nftables.Chain, kind Router) {
+	masquerade := &expr.Masq{}
+	match := [][]expr.Any{oif(outside)}
+	switch {
+	case kind == Symmetric:
+		masquerade = &expr.Masq{FullyRandom: true}
+	case w.remapped > 0 && kind != OneToOne:
+		// Another port than before, for the cell's own port only; a call back comes from another one.
+		match = append(match, []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(Port)},
+			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(w.outsidePort())},
+		})
+		masquerade = &expr.Masq{ToPorts: true, RegProtoMin: 1, RegProtoMax: 1}
+		w.add(chain, append(match, []expr.Any{masquerade})...)
+		match, masquerade = [][]expr.Any{oif(outside)}, &expr.Masq{}
+	}
+	w.add(chain, append(match, []expr.Any{masquerade})...)
+}
+
+func (w *rules) add(chain *nftables.Chain, parts ...[]expr.Any) {
+	w.AddRule(&nftables.Rule{Table: w.table, Chain: chain, Exprs: slices.Concat(parts...)})
+}
+
+func iif(name string) []expr.Any { return onLink(expr.MetaKeyIIFNAME, name) }
+func oif(name string) []expr.Any { return onLink(expr.MetaKeyOIFNAME, name) }
+
+func onLink(key expr.MetaKey, name string) []expr.Any {
+	padded := make([]byte, unix.IFNAMSIZ)
+	copy(padded, name)
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded}}
+}
+
+func state(mask uint32) []expr.Any { return conntrack(expr.CtKeySTATE, mask) }
+
+// translated matches what a rule of the chain before has let in (IPS_DST_NAT).
+func translated() []expr.Any { return conntrack(expr.CtKeySTATUS, 1<<5) }
+
+func conntrack(key expr.CtKey, mask uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(mask), Xor: binaryutil.NativeEndian.PutUint32(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+	}
+}
+
+// rebind makes the routers of a cell forget all connections and use other ports from now on.
+func (r *routed) rebind(i int) error {
+	for level, name := range r.gateways[i] {
+		r.remapped[name]++
+		kind := r.routers[i]
+		if kind == NoHairpin || kind == DoubleNAT {
+			kind = PortRestricted
+		}
+		if err := r.translate(name, kind, r.wan[i], r.addresses[i], level); err != nil {
+			return err
+		}
+		ns, err := openNamespace(name)
+		if err != nil {
+			return err
+		}
+		err = ns.ConntrackTableFlush(netlink.ConntrackTable)
+		ns.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// power switches the way out of a cell's outermost router off or on.
+func (r *routed) power(i int, on bool) error {
+	if len(r.gateways[i]) == 0 {
+		return fmt.Errorf("cell %d has no router", i+1)
+	}
+	ns, err := openNamespace(r.gateways[i][len(r.gateways[i])-1])
+	if err != nil {
+		return err
+	}
+	defer ns.close()
+	link, err := ns.LinkByName(outside)
+	if err != nil {
+		return err
+	}
+	if on {
+		return ns.LinkSetUp(link)
+	}
+	return ns.LinkSetDown(link)
+}
+
+func (r *routed) setLink(i int, up bool) error {
+	if err := r.power(i, up); err == nil {
+		return nil
+	}
+	hub, err := openNamespace(r.path("switch"))
+	if err != nil {
+		return err
+	}
+	defer hub.close()
+	link, err := hub.LinkByName(port(i))
+	if err != nil {
+		return err
+	}
+	if up {
+		return hub.LinkSetUp(link)
+	}
+	return hub.LinkSetDown(link)
+}
+
+func (r *routed) namespaceLink(i int) string {
+	inode, err := namespaceInode(r.cellName(i))
+	if err != nil {
+		return ""
+	}
+	return "net:[" + strconv.FormatUint(inode, 10) + "]"
+}
+
+func (r *routed) do(i int, f func() error) error { return InNamespace(r.cellName(i), f) }
+
+func (r *routed) dial(ctx context.Context, kind, address string) (connection net.Conn, err error) {
+	errDial := InNamespace(r.path("switch"), func() error {
+		connection, err = new(net.Dialer).DialContext(ctx, kind, address)
+		return err
+	})
+	return connection, errDial
+}
+
+// operator is a place on the internet.
+func (r *routed) operator() netip.Addr { return host(internet.Addr(), routerRoot) }
+
+func (r *routed) listen(address string) (listener net.Listener, err error) {
+	errListen := InNamespace(r.path("switch"), func() error {
+		listener, err = net.Listen("tcp", address)
+		return err
+	})
+	return listener, errListen
+}
+
+func (r *routed) close() error {
+	var problems []error
+	for _, name := range r.all {
+		problems = append(problems, deleteNamespace(name))
+	}
+	return errors.Join(problems...)
+}

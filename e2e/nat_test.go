@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"colloid.net/e2e/cluster"
+	"colloid.net/ipc/uds"
+)
+
+// narrow says that a router lets in nobody but whom its cell has sent to, by address and port.
+func narrow(r cluster.Router) bool {
+	return r == cluster.PortRestricted || r == cluster.NoHairpin || r == cluster.DoubleNAT
+}
+
+// canBeDirect is the theory: whether two cells can talk without a relay.
+func canBeDirect(first, a, b *cluster.Cell) bool {
+	x, y := a.Router(), b.Router()
+	switch {
+	case x == cluster.Blocked || y == cluster.Blocked:
+		return a == first || b == first
+	case x == cluster.Symmetric && y == cluster.Symmetric:
+		return false
+	case x == cluster.Symmetric && narrow(y), y == cluster.Symmetric && narrow(x):
+		return false
+	}
+	return true
+}
+
+// netcheck is what the command prints with -o json.
+type netcheck struct {
+	Network uds.NetworkInfo `json:"network"`
+	Peers   []uds.CellInfo  `json:"peers"`
+}
+
+func (f *fixture) netcheck(ctx context.Context, cell *cluster.Cell) (netcheck, error) {
+	var answer netcheck
+	text, err := cell.Command(ctx, "netcheck", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &answer)
+	}
+	return answer, err
+}
+
+// matrix asks every cell how it reaches every other one and compares with the theory.
+func (f *fixture) matrix(ctx context.Context) (table string, problem error) {
+	ids := make(map[string]*cluster.Cell)
+	answers := make([]netcheck, len(f.Cells))
+	for i, cell := range f.Cells {
+		status, err := cell.Status(ctx)
+		if err != nil {
+			return "", err
+		}
+		ids[status.Cell.ID] = cell
+		if answers[i], err = f.netcheck(ctx, cell); err != nil {
+			return "", err
+		}
+	}
+	var text strings.Builder
+	for i, cell := range f.Cells {
+		fmt.Fprintf(&text, "%-16s", cell.Router())
+		seen := make(map[*cluster.Cell]uds.CellInfo)
+		for _, peer := range answers[i].Peers {
+			seen[ids[peer.ID]] = peer
+		}
+		for _, other := range f.Cells {
+			if other == cell {
+				text.WriteString("  -  ")
+				continue
+			}
+			want := "r"
+			if canBeDirect(f.Cells[0], cell, other) {
+				want = "d"
+			}
+			peer, known := seen[other]
+			path := "?"
+			if known && peer.Path != "" {
+				path = peer.Path[:1]
+			}
+			mark := " "
+			direct := path == "d" || path == "p"
+			if direct != (want == "d") || path != "r" && !direct {
+				mark = "!"
+				problem = fmt.Errorf("%s (%s) to %s (%s): %q, want %s", cell.Name, cell.Router(), other.Name,
+					other.Router(), peer.Path, want)
+			}
+			if peer.PathAttempts > 3 && want == "d" {
+				problem = fmt.Errorf("%s to %s took %d attempts", cell.Router(), other.Router(), peer.PathAttempts)
+			}
+			fmt.Fprintf(&text, " %s/%s%s", want, path, mark)
+		}
+		text.WriteString("\n")
+	}
+	return text.String(), problem
+}
+
+// natRouters are two cells of each kind.
+var natRouters = []cluster.Router{cluster.NoRouter, cluster.NoRouter,
+	cluster.FullCone, cluster.FullCone, cluster.PortRestricted, cluster.PortRestricted,
+	cluster.Symmetric, cluster.Symmetric, cluster.OneToOne, cluster.OneToOne,
+	cluster.DoubleNAT, cluster.DoubleNAT, cluster.NoHairpin, cluster.NoHairpin,
+	cluster.RestrictedCone, cluster.RestrictedCone, cluster.Blocked, cluster.Blocked}
+
+// Every pair of routers in real namespaces: whoever can be reached directly is, at the first attempt; everybody
+// else through a relay. Then routers forget and fail, and the cells behind them come back (F31 to F36).
+func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
+	needRoot(t, "makes namespaces with routers between them")
+	f := startWith(t, cluster.Options{Routers: natRouters})
+	var table string
+	err := cluster.WaitFor(t.Context(), 60*time.Second, "every pair to be as theory has it", func(ctx context.Context) (err error) {
+		table, err = f.matrix(ctx)
+		time.Sleep(2 * time.Second)
+		return err
+	})
+	t.Logf("want/seen: d direct, p punched, r relayed\n%s", table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.classes()
+	f.idle()
+	f.rebinding()
+}
+
+// classes checks what the cells say of their own routers (F31, F32). A router that lets everybody in proves it
+// by a call of somebody whom its cell never sent to; all cells start within seconds here, so there may be none,
+// and the cell takes the safe side. The other way round would be wrong: a restricted cone is not public.
+func (f *fixture) classes() {
+	f.t.Helper()
+	want := map[cluster.Router][]string{
+		cluster.NoRouter: {"public"}, cluster.FullCone: {"public", "punched"}, cluster.OneToOne: {"public", "punched"},
+		cluster.PortRestricted: {"punched"}, cluster.NoHairpin: {"punched"}, cluster.DoubleNAT: {"punched"},
+		cluster.RestrictedCone: {"punched"}, cluster.Symmetric: {"relayed"}, cluster.Blocked: {"unknown"},
+	}
+	for _, cell := range f.Cells {
+		answer, err := f.netcheck(f.t.Context(), cell)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if !slices.Contains(want[cell.Router()], answer.Network.Reach) {
+			f.t.Errorf("%s (%s) calls itself %s, want %s: %+v", cell.Name, cell.Router(), answer.Network.Reach,
+				want[cell.Router()], answer.Network)
+		}
+	}
+}
+
+// of returns the first cell behind a kind of router.
+func (f *fixture) of(kind cluster.Router) *cluster.Cell {
+	for _, cell := range f.Cells {
+		if cell.Router() == kind {
+			return cell
+		}
+	}
+	f.t.Fatalf("no cell behind a %s router", kind)
+	return nil
+}
+
+// reaches writes a key on one cell and measures until another one shows it.
+func (f *fixture) reaches(from, to *cluster.Cell, name string, limit time.Duration) time.Duration {
+	f.t.Helper()
+	text := fmt.Sprintf("spread %s {\n\tprocess %s\n\treplicas 0\n}\n", name, f.Program("hello"))
+	path := filepath.Join(f.t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		f.t.Error(err)
+	}
+	if _, err := from.Command(f.t.Context(), "apply", "-f", path); err != nil {
+		f.t.Error(err)
+	}
+	begin := time.Now()
+	err := cluster.WaitFor(f.t.Context(), limit, name+" on "+to.Name, func(ctx context.Context) error {
+		_, err := to.Command(ctx, "get", "spread."+name)
+		return err
+	})
+	if err != nil {
+		f.t.Errorf("%s (%s) to %s (%s): %v", from.Name, from.Router(), to.Name, to.Router(), err)
+	}
+	return time.Since(begin)
+}
+
+// idle watches cells behind symmetric routers while nothing happens, then writes something.
+func (f *fixture) idle() {
+	f.t.Helper()
+	watched := time.Minute / 2
+	if long() {
+		watched = 10 * time.Minute
+	}
+	relayed := f.of(cluster.Symmetric)
+	status, err := relayed.Status(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	id := status.Cell.ID
+	before := f.run(f.Cells[0], 0, "get", "health."+id+".status", "-o", "json")
+	time.Sleep(watched)
+	if after := f.run(f.Cells[0], 0, "get", "health."+id+".status", "-o", "json"); after != before {
+		f.t.Errorf("status of the relayed cell was written while idle:\n%s\n%s", before, after)
+	}
+	for i, from := range []*cluster.Cell{f.Cells[0], f.of(cluster.PortRestricted), f.of(cluster.Blocked)} {
+		took := f.reaches(from, relayed, fmt.Sprintf("idle%d", i), 2*time.Second)
+		f.t.Logf("%s to symmetric after %v of silence: %v", from.Router(), watched, took.Round(time.Millisecond))
+	}
+}
+
+// rebinding lets routers forget everything, or lose power for a moment.
+func (f *fixture) rebinding() {
+	f.t.Helper()
+	kinds := []cluster.Router{cluster.FullCone, cluster.PortRestricted, cluster.Symmetric, cluster.DoubleNAT}
+	for _, kind := range kinds {
+		if err := f.of(kind).Rebind(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	f.recovered(kinds, "rebind")
+	time.Sleep(5 * time.Second)
+	for _, kind := range kinds {
+		if err := f.of(kind).Cut(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	for _, kind := range kinds {
+		if err := f.of(kind).Heal(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	f.recovered(kinds, "reboot")
+}
+
+func (f *fixture) recovered(kinds []cluster.Router, what string) {
+	f.t.Helper()
+	var all sync.WaitGroup
+	for i, kind := range kinds {
+		all.Go(func() {
+			cell := f.of(kind)
+			took := f.reaches(f.Cells[0], cell, fmt.Sprintf("%s%d", what, i), 10*time.Second)
+			back := f.reaches(cell, f.Cells[1], fmt.Sprintf("%s-back%d", what, i), 10*time.Second)
+			f.t.Logf("%s of a %s router: there after %v, back after %v", what, kind, took.Round(time.Millisecond), back.Round(time.Millisecond))
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"colloid.net/ipc/attach"
+	"colloid.net/ipc/attach/tree"
+	"colloid.net/ipc/uds"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) copyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cp SOURCE TARGET",
+		Short: "Copy files into a replica or out of it",
+		Long: `One of SOURCE and TARGET is WORKLOAD/INDEX:PATH, the other a path of this machine. Directories are copied with
+what is in them. A target that is a directory gets the source inside, any other becomes its copy; what was
+there is replaced. PATH is absolute in a container, and below the scratch directory of a host process. Files
+are read and written as the workload's user. Owners are not kept; links that lead out of what is copied,
+sockets and devices are left out. The host must allow it, as for "colloid exec".`,
+		Example: "  colloid cp web/0:/etc/nginx nginx-of-web\n  colloid cp fix.conf web/0:/etc/nginx/conf.d",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			name, inside, fromInstance := instancePath(arguments[0])
+			other, path, intoInstance := instancePath(arguments[1])
+			switch {
+			case fromInstance == intoInstance:
+				return fail(ExitUsage, "one of both must be WORKLOAD/INDEX:PATH, the other a path of this machine (./NAME if "+
+					"its name has a colon)")
+			case fromInstance:
+				return a.copyFrom(command.Context(), name, inside, arguments[1])
+			}
+			return a.copyInto(command.Context(), arguments[0], other, path)
+		},
+	}
+}
+
+// instancePath takes WORKLOAD/INDEX:PATH apart. A name that begins with / or . is a path of this machine.
+func instancePath(text string) (replica, path string, ok bool) {
+	if strings.HasPrefix(text, "/") || strings.HasPrefix(text, ".") {
+		return "", "", false
+	}
+	replica, path, ok = strings.Cut(text, ":")
+	return replica, path, ok && replica != "" && path != ""
+}
+
+// copyRun opens the stream of a copy and runs it to its end.
+func (a *app) copyRun(ctx context.Context, name string, request *attach.Request, prepare func(*execution)) error {
+	return a.with(func(s *session) error {
+		streams, stream, target, err := a.openInside(s, uds.StreamCopy, name, request)
+		if err != nil {
+			return err
+		}
+		defer streams.close()
+		x := &execution{app: a, stream: stream, frames: attach.NewWriter(stream), name: target.name(), request: request}
+		prepare(x)
+		err = x.run(ctx)
+		var f *failure
+		if errors.As(err, &f) && len(f.lines) == 0 { // the program has said why
+			return silent(ExitError)
+		}
+		return err
+	})
+}
+
+// rootOf opens the directory that a path of this machine lies in.
+func rootOf(path string) (*os.Root, string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, "", err
+	}
+	if path == "/" {
+		root, err := os.OpenRoot("/")
+		return root, ".", err
+	}
+	root, err := os.OpenRoot(filepath.Dir(path))
+	return root, filepath.Base(path), err
+}
+
+func (a *app) copyFrom(ctx context.Context, name, path, local string) error {
+	root, target, err := rootOf(local)
+	if err != nil {
+		return fail(ExitUsage, "%w", err)
+	}
+	defer root.Close()
+	if info, err := os.Stat(local); err == nil && info.IsDir() { // perhaps through a link, which is this machine's own
+		inside, err := os.OpenRoot(local)
+		if err != nil {
+			return fail(ExitUsage, "%w", err)
+		}
+		defer inside.Close()
+		root, target = inside, "."
+	}
+	read, write := io.Pipe()
+	received := make(chan error, 1)
+	var result tree.Result
+	go func() {
+		var err error
+		result, err = tree.Receive(read, root, target)
+		if err != nil {
+			read.CloseWithError(err)
+		} else { // what pads the archive
+			_, _ = io.Copy(io.Discard, read)
+		}
+		received <- err
+	}()
+	err = a.copyRun(ctx, name, &attach.Request{Path: path}, func(x *execution) { x.output = write })
+	write.CloseWithError(cmpOr(err, io.EOF))
+	receiveErr := <-received
+	switch {
+	case err != nil:
+		return err
+	case receiveErr != nil:
+		return fail(ExitError, "%s: %s", printable(local), printable(receiveErr.Error()))
+	case result.Skipped > 0:
+		a.talk("colloid: %d links were left out: they lead out of what was copied", result.Skipped)
+	}
+	return nil
+}
+
+func cmpOr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}
+
+func (a *app) copyInto(ctx context.Context, local, name, path string) error {
+	root, source, err := rootOf(local)
+	if err != nil {
+		return fail(ExitUsage, "%w", err)
+	}
+	defer root.Close()
+	if _, err := root.Lstat(source); err != nil {
+		return fail(ExitUsage, "%w", err)
+	}
+	base, skipped := source, 0
+	if base == "." {
+		base = "root"
+	}
+	failed := make(chan error, 1)
+	err = a.copyRun(ctx, name, &attach.Request{Path: path, Into: true}, func(x *execution) {
+		x.input = func(frames *attach.Writer) error {
+			n, err := tree.Send(&frameInput{frames}, root, source, base)
+			if skipped = n; err != nil {
+				failed <- fail(ExitError, "%s: %w", printable(local), err)
+				x.stream.Close()
+				_ = x.stream.of.connection.Close()
+			}
+			return err
+		}
+	})
+	select {
+	case sendErr := <-failed:
+		return sendErr
+	default:
+	}
+	if err == nil && skipped > 0 {
+		a.talk("colloid: %d sockets, pipes or devices were left out", skipped)
+	}
+	return err
+}
+
+// frameInput writes to the input of the program on the other side.
+type frameInput struct{ frames *attach.Writer }
+
+func (f *frameInput) Write(p []byte) (int, error) {
+	if err := f.frames.Write(attach.KindInput, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

@@ -1,0 +1,399 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"colloid.net/ipc/attach"
+	"colloid.net/ipc/uds"
+	"github.com/spf13/cobra"
+)
+
+const (
+	// logsLook is how often a followed workload is looked for on other cells.
+	logsLook = time.Second
+	// logsGather is how long what is kept is waited for, to print it in the order of its times; from
+	// logsGatherMax bytes on it is printed as it comes.
+	logsGather    = 3 * time.Second
+	logsGatherMax = 8 << 20
+	// logsRetry is the pause before a log is asked for again.
+	logsRetry = 2 * time.Second
+	// logsHeld bounds a line that is printed in one piece.
+	logsHeld = 64 << 10
+)
+
+func (a *app) logsCommand() *cobra.Command {
+	var f follower
+	var since string
+	command := &cobra.Command{
+		Use:   "logs WORKLOAD[/INDEX | @CELL]",
+		Short: "Show what a workload writes, of all its replicas",
+		Long: `Shows standard output and standard error of every replica, wherever it runs, line by line with the replica in
+front. WORKLOAD/INDEX is one replica by its number in "colloid status", WORKLOAD@CELL those on one machine.
+Each replica keeps its last 10 to 20 MiB, across restarts. With --follow the command goes on with what comes,
+and finds replicas that move or come back. Ends with status 1 if the output of a replica cannot be had.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			var err error
+			if f.reference, err = parseReference(arguments[0]); err != nil {
+				return err
+			}
+			if since != "" {
+				if f.since, err = parseSince(since, time.Now()); err != nil {
+					return err
+				}
+			}
+			if f.tail < -1 {
+				return fail(ExitUsage, "--tail is %d, expected a number of lines or -1 for all", f.tail)
+			}
+			return a.logs(command.Context(), &f)
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with what comes")
+	flags.StringVar(&since, "since", "", "not before this: a duration as in 10m, or a time as in 2026-01-02T15:04:05Z")
+	flags.IntVar(&f.tail, "tail", -1, "last lines of each replica, -1 = all that is kept")
+	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "show when each line was written, to 0.1 s")
+	return command
+}
+
+// parseSince reads a point in time, or how long ago it was.
+func parseSince(text string, now time.Time) (int64, error) {
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return max(1, now.Add(-ago).UnixMilli()), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil || at.UnixMilli() <= 0 {
+		return 0, fail(ExitUsage, "--since is %.60q, expected a duration as in 10m or a time as in %s", text,
+			now.UTC().Format(time.RFC3339))
+	}
+	return at.UnixMilli(), nil
+}
+
+// follower is one run of `logs`. Its fields belong to the goroutine that prints.
+type follower struct {
+	reference  reference
+	follow     bool
+	since      int64 // Unix milliseconds
+	tail       int
+	timestamps bool
+
+	app     *app
+	key     string
+	session *session
+	streams *multiplexer
+	sources map[instance]*source
+	events  chan logEvent
+	printer logPrinter
+	failed  bool // the output of a replica could not be had
+	said    string
+}
+
+// source is the log of one replica.
+type source struct {
+	replica replica
+	host    string
+	remote  *remote
+	open    bool
+	present bool      // what was kept has come
+	retry   time.Time // not before, after a failure
+	gone    bool      // its cell does not answer, which was said
+	// Where to go on: lines of this time were seen so often.
+	last int64
+	seen int
+	skip int // of them to be left out after opening again
+	held []byte
+}
+
+type logEvent struct {
+	from *source
+	by   *remote // the stream it came by: an event of an old one is void
+	line attach.Line
+	kind attach.Kind // KindLine, KindPresent or, at the end, 0
+	err  error
+}
+
+func (a *app) logs(ctx context.Context, f *follower) (err error) {
+	f.app, f.sources, f.events = a, map[instance]*source{}, make(chan logEvent, 64)
+	f.printer = newLogPrinter(a, f.timestamps)
+	if err := f.connect(); err != nil {
+		return err
+	}
+	defer f.disconnect()
+	if f.key, err = f.session.fullKey(f.reference.workload); err != nil {
+		return err
+	}
+	status, err := f.session.status(false)
+	if err != nil {
+		return err
+	}
+	replicas, err := f.reference.find(status, f.key)
+	if err != nil {
+		return err
+	}
+	if len(replicas) == 0 && !f.follow {
+		return fail(ExitError, "%s runs nowhere yet: `colloid explain %s` says why", printable(f.key), printable(f.key))
+	}
+	f.printer.single = f.reference.index >= 0 || f.reference.cell != "" && len(replicas) == 1
+	f.printer.gathering = true
+	f.look(status, replicas)
+	err = f.run(ctx)
+	f.printer.flush()
+	if err == nil && f.failed && !f.follow {
+		return silent(ExitError)
+	}
+	return err
+}
+
+func (f *follower) connect() error {
+	s, err := f.app.dial()
+	if err != nil {
+		return err
+	}
+	streams, err := dialStreams(s)
+	if err != nil {
+		s.close()
+		return err
+	}
+	f.session, f.streams = s, streams
+	return nil
+}
+
+func (f *follower) disconnect() {
+	if f.session == nil {
+		return
+	}
+	f.session.close()
+	f.streams.close()
+	f.session, f.streams = nil, nil
+	for _, s := range f.sources {
+		s.open = false
+	}
+}
+
+// run prints until everything has ended, or ctx does.
+func (f *follower) run(ctx context.Context) error {
+	gather := time.NewTimer(logsGather)
+	defer gather.Stop()
+	look := time.NewTicker(logsLook)
+	defer look.Stop()
+	for {
+		if f.printer.gathering && f.allPresent() {
+			f.printer.flush()
+		}
+		if !f.follow && f.allEnded() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case event := <-f.events:
+			f.handle(event)
+		case <-gather.C:
+			f.printer.flush()
+		case <-look.C:
+			if !f.follow {
+				continue
+			}
+			if over := f.lookAgain(); over {
+				return nil
+			}
+		}
+	}
+}
+
+func (f *follower) allPresent() bool {
+	for _, s := range f.sources {
+		if s.open && !s.present {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *follower) allEnded() bool {
+	for _, s := range f.sources {
+		if s.open {
+			return false
+		}
+	}
+	return true
+}
+
+// say prints a remark once until another follows.
+func (f *follower) say(format string, arguments ...any) {
+	f.printer.flush()
+	f.app.talk("colloid: "+format, arguments...)
+}
+
+// lookAgain finds what has changed in the cluster; it reports true when there is nothing to follow any more.
+func (f *follower) lookAgain() bool {
+	if f.session == nil {
+		if f.connect() != nil {
+			return false
+		}
+		f.say("connected to the daemon again")
+	}
+	status, err := f.session.status(false)
+	if err != nil {
+		f.say("%s: waiting for the daemon", printable(err.Error()))
+		f.disconnect()
+		return false
+	}
+	exists := false
+	for _, w := range status.Workloads {
+		exists = exists || w.Key == f.key
+	}
+	if !exists && status.Cell.Authoritative {
+		f.say("%s was deleted", printable(f.key))
+		return true
+	}
+	replicas, err := f.reference.find(status, f.key)
+	if err != nil {
+		replicas = nil // a number or a cell that is not there now
+	}
+	f.look(status, replicas)
+	return false
+}
+
+// look opens what is not open. What has gone from the list ends by itself.
+func (f *follower) look(status *uds.Status, replicas []replica) {
+	listed := map[instance]bool{}
+	for _, r := range replicas {
+		id := r.instance()
+		listed[id] = true
+		s := f.sources[id]
+		if s == nil {
+			s = &source{replica: r, host: hostOf(status, r.info.Cell)}
+			if f.sources[id] = s; f.printer.started {
+				f.say("%s: now on %s", r.name(), s.host)
+			}
+		}
+		s.replica = r
+		switch {
+		case r.info.State == "unreachable":
+			if !s.gone {
+				s.gone = true
+				f.failed = true
+				f.say("%s: its cell %s does not answer", r.name(), s.host)
+			}
+		case s.gone:
+			s.gone = false
+			f.say("%s: its cell %s answers again", r.name(), s.host)
+		}
+		if !s.open && !s.gone && !time.Now().Before(s.retry) {
+			f.open(s)
+		}
+	}
+	for id, s := range f.sources {
+		if !listed[id] && !s.open {
+			delete(f.sources, id)
+		}
+	}
+}
+
+func (f *follower) open(s *source) {
+	request := s.replica.request()
+	request.Follow, request.SinceUnixMilliseconds = f.follow, uint64(f.since)
+	switch {
+	case s.last > 0: // again: from where it ended
+		request.SinceUnixMilliseconds, s.skip = uint64(s.last), s.seen
+	case f.printer.started: // it is new, so all of it is
+	case f.tail == 0:
+		request.SinceUnixMilliseconds = uint64(time.Now().UnixMilli())
+	case f.tail > 0:
+		request.TailLines = uint32(min(f.tail, 1<<31))
+	}
+	opened, err := f.streams.open(uds.StreamLogs, s.replica.cellID(), s.replica.key, nil, request)
+	if err != nil {
+		f.ended(s, err)
+		return
+	}
+	s.remote, s.open = opened, true
+	go f.read(s, opened)
+}
+
+// read turns a stream into events, on a goroutine of its own.
+func (f *follower) read(s *source, from *remote) {
+	defer from.Close()
+	if !f.follow {
+		_ = from.CloseWrite()
+	}
+	reader := attach.NewReader(from)
+	for {
+		event := logEvent{from: s, by: from}
+		kind, payload, err := next(reader)
+		switch {
+		case err != nil:
+			event.err = err
+		case kind == attach.KindAccepted:
+			continue
+		case kind == attach.KindPresent:
+			event.kind = kind
+		case kind == attach.KindLine:
+			event.kind = kind
+			if event.line, event.err = attach.ParseLine(payload); event.err == nil {
+				event.line.Text = append([]byte(nil), event.line.Text...)
+			}
+		default:
+			event.err = attach.ErrMalformed
+		}
+		f.events <- event
+		if event.err != nil {
+			return
+		}
+	}
+}
+
+func (f *follower) handle(event logEvent) {
+	s := event.from
+	switch {
+	case event.by != s.remote:
+		return
+	case event.err != nil:
+		f.ended(s, event.err)
+	case event.kind == attach.KindPresent:
+		s.present = true
+	default:
+		f.line(s, event.line)
+	}
+}
+
+func (f *follower) line(s *source, line attach.Line) {
+	if s.last > 0 && line.UnixMilliseconds > 0 && s.skip > 0 {
+		if line.UnixMilliseconds < s.last {
+			return
+		}
+		if line.UnixMilliseconds == s.last {
+			s.skip--
+			return
+		}
+		s.skip = 0
+	}
+	if line.UnixMilliseconds != s.last {
+		s.last, s.seen = line.UnixMilliseconds, 0
+	}
+	if !line.Partial {
+		s.seen++
+	}
+	f.printer.line(s, line)
+}
+
+// ended takes the end of a log: the orderly one of a log that is not followed, or trouble.
+func (f *follower) ended(s *source, err error) {
+	s.open = false
+	f.printer.finish(s)
+	if errors.Is(err, io.EOF) && !f.follow {
+		s.present = true
+		return
+	}
+	s.retry = time.Now().Add(logsRetry)
+	reason := streamTrouble(err)
+	f.failed = true
+	if text := s.replica.name() + " on " + s.host + ": " + reason; text != f.said {
+		f.said = text
+		f.say("%s", text)
+	}
+}

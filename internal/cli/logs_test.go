@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"colloid.net/ipc/attach"
+	"colloid.net/ipc/uds"
+)
+
+// Of what a workload writes, a terminal gets text and colours, nothing that moves, names or asks.
+func TestLogsCannotDriveTheTerminal(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain text":                             "plain text",
+		"a\tb\r":                                 "a\tb",
+		"\x1b[31mred\x1b[0m":                     "\x1b[31mred\x1b[0m\x1b[0m",
+		"\x1b[1;38;5;9mx":                        "\x1b[1;38;5;9mx\x1b[0m",
+		"\x1b[2J\x1b[H":                          "?[2J?[H",
+		"\x1b]0;title\x07":                       "?]0;title?",
+		"\x1b[6n\x1bP+q\x1b\\":                   "?[6n?P+q?\\",
+		"\x9b2Jx":                                "?2Jx",
+		"\xff\xfe\u202eabc":                      "\ufffd\ufffd?abc",
+		"\x1b":                                   "?",
+		"\x1b[":                                  "?[",
+		"\x1b[" + strings.Repeat("1;", 40) + "m": "?[" + strings.Repeat("1;", 40) + "m",
+		"grün 日本":                                "grün 日本",
+	} {
+		got := string(harmless([]byte(in)))
+		if in == "\x9b2Jx" || strings.HasPrefix(in, "\xff") { // bytes that are no text become U+FFFD
+			if strings.Contains(got, "\x9b") || strings.Contains(got, "\u202e") {
+				t.Errorf("%q gave %q", in, got)
+			}
+			continue
+		}
+		if got != want {
+			t.Errorf("%q gave %q, expected %q", in, got, want)
+		}
+	}
+}
+
+func TestReplicasAreNamedByPlace(t *testing.T) {
+	status := &uds.Status{
+		Cells: []uds.CellInfo{{ID: "00000000000000a1", Hostname: "one"}, {ID: "00000000000000b2", Hostname: "two"}},
+		Workloads: []uds.WorkloadStatus{{Key: "spread.web", Instances: []uds.InstanceInfo{
+			{Cell: "00000000000000a1"}, {Cell: "00000000000000a1", Slot: 1}, {Cell: "00000000000000b2"},
+		}}},
+	}
+	for text, want := range map[string]string{
+		"web": "web/0 web/1 web/2", "web/1": "web/1", "web@two": "web/2", "web@00000000000000a1": "web/0 web/1",
+		"web/3": "!no replica 3, only 3", "web@three": "!no cell", "web/x": "!expected WORKLOAD/INDEX", "web/01": "!expected",
+		"web/-1": "!expected", "web@": "!names no cell", "web/": "!expected",
+	} {
+		r, err := parseReference(text)
+		var found []replica
+		if err == nil {
+			found, err = r.find(status, "spread.web")
+		}
+		var names []string
+		for i := range found {
+			names = append(names, found[i].name())
+		}
+		if complaint, bad := strings.CutPrefix(want, "!"); bad {
+			if err == nil || !strings.Contains(err.Error(), complaint) {
+				t.Errorf("%s: %v", text, err)
+			}
+		} else if err != nil || strings.Join(names, " ") != want {
+			t.Errorf("%s: %q %v", text, names, err)
+		}
+	}
+}
+
+func TestSinceIsADurationOrATime(t *testing.T) {
+	now := time.UnixMilli(1_800_000_000_000)
+	for text, want := range map[string]int64{
+		"10m": now.UnixMilli() - 600_000, "0s": now.UnixMilli(), "2027-01-15T08:00:00Z": now.UnixMilli(), "1000000h": 1,
+		"-1m": 0, "yesterday": 0, "1960-01-01T00:00:00Z": 0,
+	} {
+		if got, err := parseSince(text, now); got != want || (err != nil) != (want == 0) {
+			t.Errorf("%s: %d %v", text, got, err)
+		}
+	}
+}
+
+// What is kept is printed in the order of its times, parts of a line together, and what comes afterwards as it
+// comes. A log that is opened again goes on where it ended.
+func TestLinesOfReplicasAreMerged(t *testing.T) {
+	var output bytes.Buffer
+	a := &app{Environment: Environment{Output: &output, Errors: &output, Variable: func(string) string { return "" }}}
+	f := &follower{app: a, printer: newLogPrinter(a, false)}
+	f.printer.gathering = true
+	newSource := func(index int, host string) *source {
+		return &source{replica: replica{key: "spread.web", index: index}, host: host}
+	}
+	one, two := newSource(0, "a"), newSource(1, "b")
+	line := func(s *source, at int64, text string, partial bool) {
+		f.line(s, attach.Line{UnixMilliseconds: at, Text: []byte(text), Partial: partial})
+	}
+	line(one, 10, "first", false)
+	line(one, 30, "third", false)
+	line(two, 20, "sec", true)
+	line(two, 20, "ond", false)
+	f.printer.flush()
+	line(two, 40, "fourth", false)
+	line(two, 40, "fifth", false)
+	two.skip = two.seen // opened again
+	line(two, 40, "fourth", false)
+	line(two, 40, "fifth", false)
+	line(two, 40, "sixth", false)
+	want := "web/0 a | first\nweb/1 b | second\nweb/0 a | third\nweb/1 b | fourth\nweb/1 b | fifth\nweb/1 b | sixth\n"
+	if output.String() != want {
+		t.Fatalf("%s", output.String())
+	}
+}
+
+func TestPathsOfInstances(t *testing.T) {
+	for text, want := range map[string]bool{
+		"web/0:/etc": true, "web@host:x": true, "/a:b": false, "./a:b": false, "../a:b": false, "web/0": false, "web/0:": false, ":x": false,
+	} {
+		if _, _, ok := instancePath(text); ok != want {
+			t.Errorf("%s: %v", text, ok)
+		}
+	}
+}

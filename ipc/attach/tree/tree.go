@@ -1,0 +1,278 @@
+// Package tree writes files and directories as a tar archive and makes them again from one, where whoever made the
+// archive, or owns the directory, may be hostile. It runs on both ends of a copy: in the instance, as the
+// workload's user, and on the machine of the operator.
+//
+// Both ends work below an os.Root, which no name and no link leaves. From an archive come regular files,
+// directories, and links that stay inside what is copied; anything else ends the copy. Owners are not kept, nor
+// are bits beyond the permissions.
+//
+// Limits: EntriesMax entries, BytesMax bytes, DepthMax levels, names of NameMax bytes.
+package tree
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of one copy.
+const (
+	EntriesMax = 1 << 20
+	BytesMax   = 64 << 30
+	DepthMax   = 128
+	NameMax    = 4096
+	nestedMax  = 1 << 16 // entries of one directory
+)
+
+// Send writes what lies at name below root as an archive; base is the name it has in there. Sockets, pipes and
+// devices are left out and counted.
+func Send(to io.Writer, root *os.Root, name, base string) (skipped int, err error) {
+	s := &sender{root: root, archive: tar.NewWriter(to)}
+	if err := s.entry(name, base, 0); err != nil {
+		return s.skipped, err
+	}
+	return s.skipped, s.archive.Close()
+}
+
+type sender struct {
+	root    *os.Root
+	archive *tar.Writer
+	entries int
+	skipped int
+}
+
+func (s *sender) entry(name, as string, depth int) error {
+	if s.entries++; s.entries > EntriesMax || depth > DepthMax {
+		return fmt.Errorf("%s: more than %d entries or %d levels", name, EntriesMax, DepthMax)
+	}
+	info, err := s.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	header := &tar.Header{Name: as, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		return s.directory(header, name, as, depth)
+	case mode.IsRegular():
+		return s.file(header, name)
+	case mode&fs.ModeSymlink != 0:
+		header.Typeflag = tar.TypeSymlink
+		if header.Linkname, err = s.root.Readlink(name); err != nil {
+			return err
+		}
+		return s.archive.WriteHeader(header)
+	}
+	s.skipped++
+	return nil
+}
+
+func (s *sender) directory(header *tar.Header, name, as string, depth int) error {
+	header.Typeflag, header.Name = tar.TypeDir, as+"/"
+	if err := s.archive.WriteHeader(header); err != nil {
+		return err
+	}
+	directory, err := s.root.Open(name)
+	if err != nil {
+		return err
+	}
+	list, err := directory.ReadDir(nestedMax + 1)
+	directory.Close()
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if len(list) > nestedMax {
+		return fmt.Errorf("%s has more than %d entries", name, nestedMax)
+	}
+	for _, inside := range list {
+		err := s.entry(path.Join(name, inside.Name()), path.Join(as, inside.Name()), depth+1)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it went away meanwhile
+			return err
+		}
+	}
+	return nil
+}
+
+// file writes as many bytes as the file had when it was opened.
+func (s *sender) file(header *tar.Header, name string) error {
+	file, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no file any more", name)
+	}
+	header.Typeflag, header.Size = tar.TypeReg, info.Size()
+	if err := s.archive.WriteHeader(header); err != nil {
+		return err
+	}
+	n, err := io.Copy(s.archive, io.LimitReader(file, header.Size))
+	if err == nil && n < header.Size {
+		err = fmt.Errorf("%s became shorter while it was copied", name)
+	}
+	return err
+}
+
+// Result says what Receive made.
+type Result struct {
+	Entries int
+	Bytes   int64
+	Skipped int // links that lead out
+}
+
+// Receive makes what an archive holds at name below root: inside it, if that is a directory, and under that
+// name otherwise. What was there under the same names is replaced; a directory is never replaced by something
+// else.
+func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
+	r := &receiver{root: root, rename: path.Base(name), parent: path.Dir(name)}
+	if info, err := root.Stat(name); err == nil && info.IsDir() {
+		r.rename, r.parent = "", name
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if link, linkErr := root.Lstat(name); linkErr != nil || link.Mode()&fs.ModeSymlink == 0 {
+			return r.result, err
+		} // a link that leads out is replaced
+	}
+	archive := tar.NewReader(from)
+	for {
+		header, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return r.result, fmt.Errorf("the archive is broken: %w", err)
+		}
+		if err := r.entry(header, archive); err != nil {
+			return r.result, err
+		}
+	}
+	if r.result.Entries == 0 {
+		return r.result, errors.New("the archive is empty")
+	}
+	return r.result, nil
+}
+
+type receiver struct {
+	root   *os.Root
+	parent string
+	rename string // of the first part of all names; "" = as they are
+	top    string // that first part, which all entries share
+	result Result
+}
+
+// place gives the name below root of an entry.
+func (r *receiver) place(header *tar.Header) (string, error) {
+	name := strings.TrimSuffix(header.Name, "/")
+	if name == "" || len(name) > NameMax || strings.ContainsRune(name, 0) || path.Clean(name) != name ||
+		!filepath.IsLocal(name) || name == "." || strings.Count(name, "/") > DepthMax {
+		return "", fmt.Errorf("the archive names %.100q, which is refused", header.Name)
+	}
+	first, rest, nested := strings.Cut(name, "/")
+	if r.top == "" {
+		r.top = first
+	}
+	if first != r.top {
+		return "", fmt.Errorf("the archive holds %.100q beside %.100q, which is refused", first, r.top)
+	}
+	if r.rename != "" {
+		first = r.rename
+	}
+	if nested {
+		first = path.Join(first, rest)
+	}
+	return path.Join(r.parent, first), nil
+}
+
+func (r *receiver) entry(header *tar.Header, content io.Reader) error {
+	if r.result.Entries++; r.result.Entries > EntriesMax {
+		return fmt.Errorf("the archive has more than %d entries", EntriesMax)
+	}
+	for record := range header.PAXRecords {
+		if strings.HasPrefix(record, "GNU.sparse.") { // a few bytes of archive would fill a disk with zeros
+			return fmt.Errorf("the archive holds %.100q with holes, which is refused", header.Name)
+		}
+	}
+	name, err := r.place(header)
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(header.Mode) & fs.ModePerm
+	switch header.Typeflag {
+	case tar.TypeDir:
+		err := r.root.Mkdir(name, mode|0o700)
+		if errors.Is(err, fs.ErrExist) {
+			info, statErr := r.root.Lstat(name)
+			if statErr == nil && !info.IsDir() {
+				return fmt.Errorf("%s is there and no directory", name)
+			}
+			err = statErr
+		}
+		return err
+	case tar.TypeReg:
+		return r.file(header, name, mode, content)
+	case tar.TypeSymlink:
+		inside := path.Join(path.Dir(strings.TrimSuffix(header.Name, "/")), header.Linkname)
+		if path.IsAbs(header.Linkname) || !filepath.IsLocal(inside) || r.top != "" && !within(inside, r.top) {
+			r.result.Skipped++
+			return nil
+		}
+		if err := r.clear(name); err != nil {
+			return err
+		}
+		return r.root.Symlink(header.Linkname, name)
+	}
+	return fmt.Errorf("the archive holds %.100q of kind %q, which is refused", header.Name, header.Typeflag)
+}
+
+func within(name, top string) bool { return name == top || strings.HasPrefix(name, top+"/") }
+
+// clear removes what is there under a name, unless it is a directory.
+func (r *receiver) clear(name string) error {
+	info, err := r.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is there and a directory", name)
+	}
+	return r.root.Remove(name)
+}
+
+func (r *receiver) file(header *tar.Header, name string, mode fs.FileMode, content io.Reader) error {
+	if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
+		return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
+	}
+	r.result.Bytes += header.Size
+	if err := r.clear(name); err != nil {
+		return err
+	}
+	file, err := r.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	if err == nil {
+		err = file.Chmod(mode)
+	}
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_ = r.root.Chtimes(name, header.ModTime, header.ModTime)
+	return nil
+}

@@ -1,0 +1,45 @@
+package nat
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/wire"
+)
+
+// Limits of what this cell carries for others (F36).
+const (
+	// relayPerSecond datagrams of one origin are passed on, relayBurst at once. Bulk data has streams.
+	relayPerSecond = 500
+	relayBurst     = 1000
+	// originsMax bounds the origins whose rate is counted; a power of two.
+	originsMax = 1024
+)
+
+// Limiter counts what is relayed for each origin. Of the cells whose ids meet in one place the one that was
+// idle for longest gives way.
+type Limiter struct {
+	origins [originsMax]struct {
+		id    wire.CellID
+		ready clock.Instant // theoretical arrival time of the generic cell rate algorithm
+	}
+}
+
+// Allow reports whether one more datagram of an origin may be passed on, and counts it if so.
+func (l *Limiter) Allow(now clock.Instant, origin wire.CellID) bool {
+	const interval = time.Second / relayPerSecond
+	const burst = relayBurst * interval
+	at := uint64(origin) * 0x9e3779b97f4a7c15 >> 32 % originsMax
+	o := &l.origins[at]
+	if o.id != origin {
+		if o.id != 0 && o.ready > now {
+			return false // its place is taken by somebody busy
+		}
+		o.id, o.ready = origin, 0
+	}
+	if o.ready > now.Add(burst) {
+		return false
+	}
+	o.ready = max(o.ready, now).Add(interval)
+	return true
+}

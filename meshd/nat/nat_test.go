@@ -1,0 +1,363 @@
+package nat
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+const self = wire.CellID(100)
+
+// bench is a Traversal with members at known addresses and everything it sends.
+type bench struct {
+	*Traversal
+	now     clock.Instant
+	members *overlay.Members
+	guard   *overlay.Guard
+	sent    []message
+	checked []netip.AddrPort
+	called  []message
+}
+
+type message struct {
+	to      wire.CellID
+	address netip.AddrPort
+	kind    wire.Type
+	nonce   uint32
+	payload []byte
+}
+
+func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+func newBench(own string) *bench {
+	random := rand.New(rand.NewPCG(1, 2))
+	b := &bench{now: clock.Instant(time.Hour), members: overlay.NewMembers(self), guard: overlay.NewGuard(random)}
+	b.Traversal = New(Options{
+		Self: self, Random: random, Members: b.members, Guard: b.guard,
+		Own:   []state.Candidate{{Address: at(own)}},
+		Nonce: random.Uint32,
+		Send: func(to wire.CellID, kind wire.Type, nonce uint32, payload []byte) {
+			b.sent = append(b.sent, message{to: to, kind: kind, nonce: nonce, payload: append([]byte(nil), payload...)})
+		},
+		SendTo: func(_ wire.CellID, to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+			b.sent = append(b.sent, message{address: to, kind: kind, nonce: nonce, payload: append([]byte(nil), payload...)})
+		},
+		SendAlternate: func(_ wire.CellID, to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
+			b.called = append(b.called, message{address: to, kind: kind, nonce: nonce})
+		},
+		Check: func(_ wire.CellID, address netip.AddrPort) { b.checked = append(b.checked, address) },
+	})
+	return b
+}
+
+func (b *bench) member(id wire.CellID, address string, reach wire.Reach, homes ...wire.CellID) *overlay.Member {
+	m := b.members.Upsert(id)
+	m.Address, m.Reach, m.Homes, m.Life = at(address), reach, homes, state.Alive
+	m.Candidates = []state.Candidate{{Address: at(address)}}
+	m.Heard = b.now
+	return m
+}
+
+func (b *bench) take() []message {
+	sent := b.sent
+	b.sent = nil
+	return sent
+}
+
+// Reports of observers beyond a router and of those on this side of it are never compared (F32): a home with
+// another cell in it and a friend far away is no symmetric router.
+func TestF32_LANAndWANObserversAreNoSymmetricRouter(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	lan, wan := b.member(1, "192.168.1.11:12421", wire.ReachUnknown), b.member(2, "198.51.100.2:12421", wire.ReachPublic)
+	for range 10 {
+		b.Observed(b.now, lan, at("192.168.1.10:12421"))
+		b.Observed(b.now, wan, at("203.0.113.7:40001"))
+		b.now = b.now.Add(time.Second)
+	}
+	if f := b.Finding(); f.Reach != wire.ReachUnknown || f.Mapping == "per-destination" || !f.Translated {
+		t.Errorf("one observer on each side: %+v", f)
+	}
+	other := b.member(3, "198.51.100.3:12421", wire.ReachPublic)
+	for i := range 4 {
+		b.Observed(b.now, wan, at("203.0.113.7:40001"))
+		b.Observed(b.now, other, netip.AddrPortFrom(netip.MustParseAddr("203.0.113.7"), uint16(50000+i)))
+		b.now = b.now.Add(time.Second)
+	}
+	if f := b.Finding(); f.Reach != wire.ReachRelayed {
+		t.Errorf("two global observers differ: %+v", f)
+	}
+}
+
+// A router that got another address is not taken for one that uses another port for everybody (F32).
+func TestF32_ANewAddressIsNoSymmetricRouter(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	first, second := b.member(1, "198.51.100.1:12421", wire.ReachPublic), b.member(2, "198.51.100.2:12421", wire.ReachPublic)
+	for i := range 20 {
+		observed := at("203.0.113.7:40001")
+		if i >= 10 {
+			observed = at("203.0.113.99:5000")
+		}
+		b.Observed(b.now, []*overlay.Member{first, second}[i%2], observed)
+		b.now = b.now.Add(time.Second)
+		if f := b.Finding(); f.Reach == wire.ReachRelayed {
+			t.Fatalf("after %d reports: %+v", i+1, f)
+		}
+	}
+	if b.Recovered() == 0 {
+		t.Error("the move was not noticed")
+	}
+}
+
+// PUBLIC takes two calls, and a call from an address this cell never sent to is worth more than others (F31).
+func TestF31_StrangersDecide(t *testing.T) {
+	var v view
+	v.dialled(true, false)
+	if v.class(wire.ReachUnknown, false) != wire.ReachUnknown {
+		t.Error("one call is enough")
+	}
+	v.dialled(true, false)
+	if v.class(wire.ReachUnknown, false) != wire.ReachPublic {
+		t.Error("two calls are not enough")
+	}
+	if v.class(wire.ReachUnknown, true) == wire.ReachPublic || v.class(wire.ReachPublic, true) == wire.ReachPublic {
+		t.Error("a restricted cone that only met acquaintances calls itself public")
+	}
+	v.dialled(false, true)
+	v.dialled(false, true)
+	v.dialled(true, false)
+	v.dialled(true, false)
+	if v.class(wire.ReachUnknown, false) == wire.ReachPublic {
+		t.Error("strangers do not get through, and the cell calls itself public")
+	}
+	v.dialled(true, true)
+	v.dialled(true, true)
+	if v.class(wire.ReachUnknown, true) != wire.ReachPublic {
+		t.Error("strangers get through again")
+	}
+}
+
+// A coordinator names both sides as it sees them, whatever the request says, and only for cells it is in
+// touch with (F35, F37).
+func TestF35_F37_CoordinatorNamesWhatItSees(t *testing.T) {
+	b := newBench("198.51.100.1:12421")
+	asker := b.member(1, "203.0.113.1:1000", wire.ReachPunched, self)
+	target := b.member(2, "203.0.113.2:2000", wire.ReachPunched, self)
+	request := wire.PunchReq{Target: wire.Contact{ID: 2, Address: at("10.9.9.9:22")}, Rendezvous: 77}
+	payload := wire.AppendPunchReq(nil, request)
+	b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
+	if sent := b.take(); len(sent) != 0 {
+		t.Fatalf("coordinates for a target it has no open way to: %+v", sent)
+	}
+	b.Heard(b.now, target)
+	b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
+	sent := b.take()
+	if len(sent) != 2 {
+		t.Fatalf("sent %+v", sent)
+	}
+	toTarget, err := wire.ParsePunchReq(sent[0].payload, wire.Options{})
+	if err != nil || sent[0].to != 2 || toTarget.Target.Address != at("203.0.113.1:1001") || toTarget.Rendezvous != 77 {
+		t.Errorf("to the target: %+v, %v", toTarget, err)
+	}
+	toAsker, err := wire.ParsePunchReq(sent[1].payload, wire.Options{})
+	if err != nil || sent[1].address != at("203.0.113.1:1001") || toAsker.Target.Address != target.Address {
+		t.Errorf("to the asker: %+v, %v", toAsker, err)
+	}
+	for range 100 {
+		b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
+	}
+	if sent := b.take(); len(sent) > 2*overlay.RequestsPerSecond {
+		t.Errorf("%d messages for one asker in a moment", len(sent))
+	}
+	b.now = b.now.Add(time.Minute)
+	target.Heard = b.now // through a relay: that says nothing about its mapping
+	b.Receive(b.now, asker, netip.AddrPort{}, wire.Header{Type: wire.TypePunchReq}, payload)
+	b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
+	if sent := b.take(); len(sent) != 0 {
+		t.Errorf("coordinates without a fresh exchange: %+v", sent)
+	}
+}
+
+// Both sides send five PUNCH_SYN at 0, 50, 100, 200 and 400 ms (F35).
+func TestF35_FiveSynsAtTheirMoments(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	home := b.member(1, "198.51.100.1:12421", wire.ReachPublic)
+	b.member(2, "192.168.7.7:12421", wire.ReachPunched, 1)
+	goes := wire.PunchReq{Target: wire.Contact{ID: 2, Address: at("203.0.113.2:2000"), Flags: wire.PunchGo}, Rendezvous: 9}
+	begin := b.now
+	b.Receive(b.now, home, home.Address, wire.Header{Type: wire.TypePunchReq}, wire.AppendPunchReq(nil, goes))
+	var moments []time.Duration
+	for b.now.Sub(begin) < 3*time.Second {
+		for _, m := range b.take() {
+			if m.kind == wire.TypePunchSyn && m.address == at("203.0.113.2:2000") {
+				moments = append(moments, b.now.Sub(begin))
+			}
+		}
+		b.now = b.now.Add(10 * time.Millisecond)
+		b.Tick(b.now)
+	}
+	if len(moments) != 5 || moments[4] < 400*time.Millisecond || moments[4] > 420*time.Millisecond {
+		t.Errorf("PUNCH_SYN at %v", moments)
+	}
+}
+
+// Two cells that answer each other's PUNCH_SYN stop after a few (F14, F35).
+func TestF35_SynsDoNotGoRoundForEver(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	m := b.member(2, "203.0.113.2:1", wire.ReachPunched, 1)
+	from := at("203.0.113.2:2000")
+	for range 100 {
+		b.guard.Received(b.now, from, 48)
+		b.Receive(b.now, m, from, wire.Header{Type: wire.TypePunchSyn}, wire.AppendPunchSyn(nil, 5))
+	}
+	if sent := b.take(); len(sent) > len(synOffsets) {
+		t.Errorf("%d answers to one rendezvous", len(sent))
+	}
+	if len(b.checked) == 0 {
+		t.Error("the address was not checked")
+	}
+}
+
+// An open path that nobody answers on is doubted after a second and given up after five; meanwhile everything
+// goes both ways (F36).
+func TestF36_SilentPathIsDoubtedThenLost(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	b.member(1, "198.51.100.1:12421", wire.ReachPublic)
+	m := b.member(2, "203.0.113.2:2000", wire.ReachPunched, 1)
+	b.Contacted(b.now, at("198.51.100.1:12421")) // it is no stranger to be kept apart
+	if r := b.Route(b.now, m); r.Direct || r.Relay != 1 {
+		t.Fatalf("before any contact: %+v", r)
+	}
+	b.Confirmed(b.now, m)
+	if r := b.Route(b.now, m); !r.Direct || r.Relay != 0 {
+		t.Fatalf("open: %+v", r)
+	}
+	b.Sent(b.now, 2, Route{Direct: true}, true)
+	b.now = b.now.Add(1100 * time.Millisecond)
+	if r := b.Route(b.now, m); !r.Direct || r.Relay != 1 {
+		t.Fatalf("in doubt: %+v", r)
+	}
+	b.Heard(b.now, m)
+	if r := b.Route(b.now, m); !r.Direct || r.Relay != 0 {
+		t.Fatalf("heard again: %+v", r)
+	}
+	b.Sent(b.now, 2, Route{Direct: true}, true)
+	for range 13 {
+		b.now = b.now.Add(500 * time.Millisecond)
+		b.Tick(b.now)
+	}
+	if r := b.Route(b.now, m); r.Direct || r.Relay != 1 {
+		t.Fatalf("6.5 s of silence: %+v", r)
+	}
+}
+
+// Of a cell that needs help only its homes tell whether it is dead, or anybody once they are gone (F36).
+func TestF36_WhoMayAccuse(t *testing.T) {
+	b := newBench("198.51.100.9:12421")
+	first, second := b.member(1, "198.51.100.1:12421", wire.ReachPublic), b.member(2, "198.51.100.2:12421", wire.ReachPublic)
+	m := b.member(3, "203.0.113.2:2000", wire.ReachRelayed, 1, 2)
+	if b.MayAccuse(b.now, m) {
+		t.Error("a third cell may accuse while the homes live")
+	}
+	first.Life = state.Dead
+	if b.MayAccuse(b.now, m) {
+		t.Error("a third cell may accuse while one home lives")
+	}
+	second.Life = state.Dead
+	if !b.MayAccuse(b.now, m) {
+		t.Error("nobody may accuse")
+	}
+	m.Homes = []wire.CellID{1, self}
+	if first.Life = state.Alive; !b.MayAccuse(b.now, m) {
+		t.Error("a home may not accuse")
+	}
+}
+
+// Candidates: own network first if the routers are the same, never a private address of somebody else's
+// network when they differ (F33).
+func TestF33_WhichCandidateIsDialled(t *testing.T) {
+	list := func(texts ...string) (out []state.Candidate) {
+		for _, text := range texts {
+			out = append(out, state.Candidate{Address: at(text)})
+		}
+		return out
+	}
+	any := func(netip.AddrPort) bool { return true }
+	for _, test := range []struct {
+		name        string
+		own, theirs []state.Candidate
+		want        string
+	}{
+		{"one network", list("10.0.0.1:1"), list("10.0.0.2:2"), "10.0.0.2:2"},
+		{"same router", list("203.0.113.1:9", "192.168.1.2:1"), list("203.0.113.1:8", "192.168.1.3:2"), "192.168.1.3:2"},
+		{"other router, same prefix", list("203.0.113.1:9", "192.168.1.2:1"), list("203.0.113.2:8", "192.168.1.3:2"), "203.0.113.2:8"},
+		{"public and private", list("198.51.100.1:1"), list("203.0.113.2:8", "192.168.1.3:2"), "203.0.113.2:8"},
+		{"no version 6 here", list("10.0.0.1:1"), list("[2001:db8::1]:1", "203.0.113.2:8"), "203.0.113.2:8"},
+		{"order decides", list("198.51.100.1:1", "[2001:db8::1]:1"), list("203.0.113.2:8", "[2001:db8::2]:1"), "203.0.113.2:8"},
+	} {
+		if got := Choose(test.own, test.theirs, any); got != at(test.want) {
+			t.Errorf("%s: %v, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+// What is passed on for one origin is limited, whatever the others do (F36, F14).
+func TestF36_RelayingIsLimitedPerOrigin(t *testing.T) {
+	var l Limiter
+	now := clock.Instant(time.Hour)
+	passed := 0
+	for range 10 * relayPerSecond {
+		if l.Allow(now, 7) {
+			passed++
+		}
+		now = now.Add(100 * time.Microsecond)
+	}
+	if want := relayBurst + relayPerSecond/2 + 1; passed > want || passed < want-5 {
+		t.Errorf("%d of %d in half a second, want about %d", passed, 10*relayPerSecond, want)
+	}
+	if !l.Allow(now, 8) {
+		t.Error("another origin is refused")
+	}
+}
+
+// Any bytes may come as PUNCH_REQ or PUNCH_SYN: nothing is sent to addresses that no cell can have, and no
+// more than a few messages for one datagram.
+func FuzzReceive(f *testing.F) {
+	for flags := range uint8(5) {
+		f.Add(uint8(wire.TypePunchReq), wire.AppendPunchReq(nil, wire.PunchReq{
+			Target: wire.Contact{ID: 2, Address: at("203.0.113.2:2000"), Flags: flags}, Rendezvous: 3}))
+	}
+	f.Add(uint8(wire.TypePunchSyn), wire.AppendPunchSyn(nil, 4))
+	f.Fuzz(func(t *testing.T, kind uint8, payload []byte) {
+		b := newBench("192.168.1.10:12421")
+		m := b.member(1, "198.51.100.1:12421", wire.ReachPublic)
+		b.Heard(b.now, b.member(2, "203.0.113.2:2000", wire.ReachPunched, 1))
+		b.guard.Received(b.now, m.Address, 48)
+		b.Receive(b.now, m, m.Address, wire.Header{Type: wire.Type(kind)}, payload)
+		for _, s := range append(b.take(), b.called...) {
+			if s.to == 0 && !usableFrom(s.address, wire.Options{}) {
+				t.Fatalf("sent to %v", s.address)
+			}
+		}
+	})
+}
+
+// The way of a datagram is looked up for each one that is sent: no allocations.
+func TestRouteDoesNotAllocate(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	b.member(1, "198.51.100.1:12421", wire.ReachPublic)
+	direct, relayed := b.members.Get(1), b.member(2, "203.0.113.2:2000", wire.ReachPunched, 1)
+	if n := testing.AllocsPerRun(1000, func() {
+		b.Sent(b.now, 1, b.Route(b.now, direct), true)
+		b.Sent(b.now, 2, b.Route(b.now, relayed), true)
+		b.Contacted(b.now, direct.Address)
+		b.Heard(b.now, direct)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

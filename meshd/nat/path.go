@@ -1,0 +1,440 @@
+package nat
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Times of a path.
+const (
+	// directTTL is how long a mapping is trusted after the last datagram through it (PUNCH_TTL): the
+	// shortest timeouts of routers are 30 s.
+	directTTL = 25 * time.Second
+	// keepAfter of silence an open path is used once, so that it stays open (specification 6.5: 20 s, less
+	// the time for two repetitions).
+	keepAfter  = 17 * time.Second
+	keepRepeat = 2500 * time.Millisecond
+	// doubtMin without an answer puts a path in doubt: from then on everything goes both ways.
+	doubtMin        = time.Second
+	doubtRoundTrips = 3
+	// lostAfter without an answer a path is given up.
+	lostAfter = 5 * time.Second
+	// relayPatience without an answer another relay is tried.
+	relayPatience = 1200 * time.Millisecond
+	// usedFor is how long an open path is kept open after the last message over it.
+	usedFor = 5 * time.Minute
+	// openMax bounds the open paths that are kept open; those used least recently are left to close.
+	openMax = 128
+	// blockedFor is how long a cell that needs no help is reached through others after it did not answer
+	// this cell but somebody else.
+	blockedFor = time.Minute
+)
+
+// Path is the way to one cell that needs help, or that this cell fails to reach itself.
+type Path struct {
+	ID wire.CellID
+
+	proven  clock.Instant // last datagram straight from the member's address, 0 = not open
+	asked   clock.Instant // first question sent straight since then that nobody answered, 0 = none
+	pinged  clock.Instant // last keepalive
+	used    clock.Instant // last message
+	since   clock.Instant // the path is open without a break
+	blocked clock.Instant // others reach the member and this cell did not; tried again from then on, 0 = no
+
+	pingNonce uint32 // of the last keepalive, 0 = answered
+
+	relay        wire.CellID // used last
+	relayAt      int         // which of the possible ones
+	relayAsked   clock.Instant
+	relayHeard   clock.Instant
+	relayChanged clock.Instant
+
+	answered uint64 // rendezvous of the last PUNCH_SYN answered outside an attempt of this cell
+	answers  int    // to it
+	wanted   bool   // somebody wants an attempt
+	attempt  *attempt
+	tries    int           // attempts without success
+	again    clock.Instant // earliest next one
+	Attempts int           // begun by this cell since the path is known
+}
+
+// path returns the record of a member, making one.
+func (t *Traversal) path(id wire.CellID) *Path {
+	if p := t.paths[id]; p != nil {
+		return p
+	}
+	if len(t.paths) >= overlay.MembersMax {
+		return nil // nobody is a member without place
+	}
+	p := &Path{ID: id}
+	t.paths[id] = p
+	t.active = append(t.active, p)
+	return p
+}
+
+func (t *Traversal) drop(p *Path) {
+	t.endAttempt(p)
+	delete(t.paths, p.ID)
+	for i := range t.active {
+		if t.active[i] == p {
+			t.active = append(t.active[:i], t.active[i+1:]...)
+			return
+		}
+	}
+}
+
+// Route is the way a datagram takes.
+type Route struct {
+	Direct bool        // straight to the member's address
+	Relay  wire.CellID // through this cell, 0 = none; both together while the direct way is in doubt
+}
+
+// Route says which way a datagram to a member goes (F36).
+func (t *Traversal) Route(now clock.Instant, m *overlay.Member) Route {
+	if t.keepsApart(now, m.ID) {
+		if relay := t.keeper(now, m); relay != 0 {
+			return Route{Relay: relay}
+		}
+	}
+	p := t.paths[m.ID]
+	if !m.NeedsHelp() {
+		if p == nil || p.blocked == 0 {
+			return Route{Direct: true}
+		}
+		p.used = now
+		relay := t.relayFor(now, p, m)
+		return Route{Direct: relay == 0 || p.blocked <= now, Relay: relay}
+	} else if p == nil {
+		if p = t.path(m.ID); p == nil {
+			return Route{Direct: true}
+		}
+	}
+	p.used = now
+	open := p.open(now)
+	if open && !p.doubtful(now, m) {
+		return Route{Direct: true}
+	}
+	relay := t.relayFor(now, p, m)
+	if !open && relay != 0 {
+		p.wanted = p.again <= now && p.attempt == nil && t.mayPunch(m)
+	}
+	return Route{Direct: open || relay == 0, Relay: relay}
+}
+
+func (p *Path) open(now clock.Instant) bool {
+	return p.proven != 0 && now.Sub(p.proven) < directTTL
+}
+
+func (p *Path) doubtful(now clock.Instant, m *overlay.Member) bool {
+	return p.asked != 0 && now.Sub(p.asked) >= max(doubtMin, doubtRoundTrips*m.RTT)
+}
+
+// direct reports whether a datagram sent straight to the member has a good chance to arrive.
+func (t *Traversal) direct(now clock.Instant, m *overlay.Member) bool {
+	p := t.paths[m.ID]
+	if !m.NeedsHelp() {
+		return (p == nil || p.blocked == 0) && !t.keepsApart(now, m.ID)
+	}
+	return p != nil && p.open(now) && !p.doubtful(now, m)
+}
+
+// Direct reports whether this cell reaches the member without a relay.
+func (t *Traversal) Direct(now clock.Instant, m *overlay.Member) bool { return t.direct(now, m) }
+
+// keeper is the relay to a member that is kept unknown to this cell's router: any other one that is not.
+func (t *Traversal) keeper(now clock.Instant, m *overlay.Member) wire.CellID {
+	var best *overlay.Member
+	t.options.Members.Each(func(other *overlay.Member) bool {
+		if other.ID != m.ID && other.InService() && other.Address.IsValid() && !other.NeedsHelp() &&
+			t.direct(now, other) && !t.suspected(other.ID) && other.Heard != 0 && (best == nil || other.Heard > best.Heard) {
+			best = other
+		}
+		return true
+	})
+	if best == nil {
+		return 0
+	}
+	return best.ID
+}
+
+// relays reports whether a member can be this cell's relay now.
+func (t *Traversal) relays(now clock.Instant, m *overlay.Member) bool {
+	return m != nil && m.InService() && m.Address.IsValid() && m.Reach == wire.ReachPublic &&
+		!t.suspected(m.ID) && t.direct(now, m)
+}
+
+// relayFor returns the relay to use: a home of the member, else a home of this cell, which passes on to
+// one of the member's. When nothing comes back, the next one is tried.
+func (t *Traversal) relayFor(now clock.Instant, p *Path, m *overlay.Member) wire.CellID {
+	var list [2 * state.HomesMax]wire.CellID
+	n := 0
+	add := func(id wire.CellID) {
+		for _, have := range list[:n] {
+			if have == id {
+				return
+			}
+		}
+		if n < len(list) && id != m.ID && t.relays(now, t.options.Members.Get(id)) {
+			list[n] = id
+			n++
+		}
+	}
+	for _, home := range m.Homes {
+		add(home)
+	}
+	for _, home := range t.Homes() {
+		add(home)
+	}
+	if n == 0 {
+		return 0
+	}
+	if p.relayAsked != 0 && now.Sub(p.relayAsked) >= max(relayPatience, doubtRoundTrips*m.RTT) &&
+		now.Sub(p.relayChanged) >= relayPatience {
+		p.relayAt++
+		p.relayChanged, p.relayAsked = now, 0
+	}
+	p.relay = list[p.relayAt%n]
+	return p.relay
+}
+
+// Sent notes what was sent to a member. question says that an answer is expected.
+func (t *Traversal) Sent(now clock.Instant, id wire.CellID, route Route, question bool) {
+	p := t.paths[id]
+	if p == nil || !question {
+		return
+	}
+	if route.Direct && p.asked == 0 {
+		p.asked = now
+	}
+	if route.Relay != 0 && p.relayAsked == 0 {
+		p.relayAsked = now
+	}
+}
+
+// Heard notes a verified datagram that came straight from a member's address.
+func (t *Traversal) Heard(now clock.Instant, m *overlay.Member) {
+	if m.Reach == wire.ReachPublic {
+		t.nearby, t.nearbyAt = m.ID, now
+	}
+	p := t.paths[m.ID]
+	if p == nil {
+		if !m.NeedsHelp() {
+			return
+		}
+		if p = t.path(m.ID); p == nil {
+			return
+		}
+	}
+	if !p.open(now) {
+		p.since = now
+	}
+	if p.proven != 0 && now.Sub(p.proven) >= homeSilence+homeRepeat && t.isHome(m.ID) {
+		t.recover(m.ID)
+	}
+	p.proven, p.asked, p.blocked = now, 0, 0
+}
+
+// HeardRelayed notes a verified datagram of a member that came through a relay.
+func (t *Traversal) HeardRelayed(now clock.Instant, id wire.CellID) {
+	if p := t.paths[id]; p != nil {
+		p.relayHeard, p.relayAsked = now, 0
+	}
+}
+
+// Carried notes that a relay handed something over: it is there.
+func (t *Traversal) Carried(now clock.Instant, relay *overlay.Member) {
+	if p := t.paths[relay.ID]; p != nil && p.proven != 0 {
+		p.proven, p.asked = now, 0
+	}
+}
+
+// Confirmed notes that a member echoed a nonce from an address, which is its address now.
+func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
+	p := t.paths[m.ID]
+	if p == nil && !m.NeedsHelp() && !t.Restricted() {
+		return
+	}
+	if p = t.path(m.ID); p == nil {
+		return
+	}
+	if p.attempt != nil {
+		t.stats.Succeeded++
+		t.endAttempt(p)
+	}
+	if !p.open(now) {
+		p.since = now
+	}
+	p.proven, p.asked, p.blocked, p.tries, p.wanted = now, 0, 0, 0, false
+}
+
+// settledFor is how long a path must be left alone after it opened: further PUNCH_SYN of the same attempt
+// come from other addresses.
+const settledFor = 3 * time.Second
+
+// Settled reports whether the address of a member has just been found, so that another one, from which its
+// PUNCH_SYN came, is not worth a look.
+func (t *Traversal) Settled(now clock.Instant, m *overlay.Member) bool {
+	p := t.paths[m.ID]
+	return p != nil && p.open(now) && !p.doubtful(now, m) && now.Sub(p.since) < settledFor
+}
+
+// Detour notes that others reach a member that did not answer this cell. If this cell is behind a router
+// or filter, that is no accident: datagrams go through its homes for a while.
+func (t *Traversal) Detour(now clock.Instant, m *overlay.Member) {
+	if m.NeedsHelp() || !t.Restricted() {
+		return
+	}
+	if p := t.path(m.ID); p != nil {
+		p.proven, p.asked = 0, 0
+		p.blocked = now.Add(blockedFor)
+	}
+}
+
+// MayAccuse reports whether it says anything about a member that this cell does not reach it (F36): of one
+// that needs help only its homes can tell, or anybody if they are out themselves.
+func (t *Traversal) MayAccuse(now clock.Instant, m *overlay.Member) bool {
+	if t.keepsApart(now, m.ID) {
+		return false
+	}
+	if !m.NeedsHelp() {
+		p := t.paths[m.ID]
+		return (p == nil || p.blocked == 0) && (m.Validated != 0 || !t.Restricted())
+	}
+	if m.HasHome(t.options.Self) {
+		return true
+	}
+	for _, home := range m.Homes {
+		if h := t.options.Members.Get(home); h != nil && h.InService() && !t.suspected(home) {
+			return false
+		}
+	}
+	return true
+}
+
+// tickPaths closes what is lost, keeps open what is used, and runs the attempts.
+func (t *Traversal) tickPaths(now clock.Instant) {
+	open := 0
+	for i := 0; i < len(t.active); i++ {
+		p := t.active[i]
+		m := t.options.Members.Get(p.ID)
+		if m == nil {
+			t.drop(p)
+			i--
+			continue
+		}
+		t.tickPath(now, p, m, &open)
+		t.tickAttempt(now, p, m)
+	}
+}
+
+func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open *int) {
+	if p.blocked != 0 && p.blocked <= now && p.asked != 0 && now.Sub(p.asked) >= doubtMin {
+		p.blocked, p.asked = now.Add(blockedFor), 0 // still
+	}
+	if p.proven == 0 {
+		return
+	}
+	if !p.open(now) || p.asked != 0 && now.Sub(p.asked) >= lostAfter {
+		p.proven, p.asked = 0, 0
+		p.again, p.tries = now, 0
+		t.stats.Lost++
+		return
+	}
+	home := t.isHome(p.ID) || m.HasHome(t.options.Self)
+	if !home && (now.Sub(p.used) >= usedFor || *open >= openMax) {
+		return
+	}
+	*open++
+	if m.InService() && now.Sub(p.proven) >= keepAfter && now.Sub(p.pinged) >= keepRepeat {
+		t.ping(now, p, m.Address)
+	}
+}
+
+// ping asks for any answer at all.
+func (t *Traversal) ping(now clock.Instant, p *Path, address netip.AddrPort) {
+	p.pinged = now
+	if p.asked == 0 {
+		p.asked = now
+	}
+	p.pingNonce = t.options.Nonce()
+	t.options.SendTo(p.ID, address, wire.TypePing, p.pingNonce, wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+}
+
+// forgiveAll lets attempts begin again at once: this cell's own situation has changed.
+func (t *Traversal) forgiveAll(now clock.Instant) {
+	for _, p := range t.active {
+		p.again, p.tries = now, 0
+	}
+}
+
+// Kind names how this cell reaches another.
+type Kind uint8
+
+// Kinds of paths.
+const (
+	KindDirect  Kind = iota // straight, no help needed
+	KindPunched             // straight, through a hole that both made
+	KindRelayed             // through a relay
+	KindNone                // no way is known
+)
+
+var kindNames = [...]string{"direct", "punched", "relayed", "none"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Report is what this cell tells about a path.
+type Report struct {
+	Kind     Kind
+	Relay    wire.CellID
+	Age      time.Duration // since the path is as it is; 0 = not known
+	Attempts int           // to make it direct, begun here
+}
+
+// local reports whether a member that needs help is reached without any: on a network of this cell.
+func (t *Traversal) local(m *overlay.Member) bool {
+	return scopeOf(m.Address.Addr()).private() && slices.ContainsFunc(m.Candidates, func(c state.Candidate) bool {
+		return c.Address == m.Address
+	})
+}
+
+// Report describes the way to a member without changing anything.
+func (t *Traversal) Report(now clock.Instant, m *overlay.Member) Report {
+	p := t.paths[m.ID]
+	if p == nil {
+		if m.NeedsHelp() {
+			return Report{Kind: KindNone}
+		}
+		return Report{Kind: KindDirect}
+	}
+	r := Report{Attempts: p.Attempts}
+	switch {
+	case !m.NeedsHelp() && p.blocked == 0:
+		r.Kind = KindDirect
+	case p.open(now) && !t.local(m):
+		r.Kind, r.Age = KindPunched, now.Sub(p.since)
+	case p.open(now):
+		r.Kind, r.Age = KindDirect, now.Sub(p.since)
+	case p.relay != 0:
+		r.Kind, r.Relay = KindRelayed, p.relay
+		if p.relayChanged != 0 {
+			r.Age = now.Sub(p.relayChanged)
+		}
+	default:
+		r.Kind = KindNone
+	}
+	return r
+}
+
+// HeardFrom returns when a home was last heard straight from its address, 0 if never.
+func (t *Traversal) HeardFrom(id wire.CellID) clock.Instant {
+	if p := t.paths[id]; p != nil {
+		return p.proven
+	}
+	return 0
+}

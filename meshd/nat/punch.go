@@ -1,0 +1,338 @@
+package nat
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
+)
+
+// Times and counts of punching (F35).
+const (
+	// attemptsMax bounds the attempts under way; further ones wait.
+	attemptsMax = 32
+	// coordinatorsMax are asked one after the other.
+	coordinatorsMax = 3
+	// coordinatorWait is how long an attempt waits for the coordinator's answer.
+	coordinatorWait = 1200 * time.Millisecond
+	// punchWait is how long an attempt goes on after its first PUNCH_SYN.
+	punchWait = 2 * time.Second
+	// targetsMax bounds the addresses tried at once.
+	targetsMax = 4
+	// againMin and againMax bound the pause after a failed attempt.
+	againMin = 15 * time.Second
+	againMax = 10 * time.Minute
+	// exchangeFresh is how recently a coordinator must have heard a cell to know its mapping.
+	exchangeFresh = 25 * time.Second
+)
+
+// synOffsets are the moments of the five PUNCH_SYN of one attempt.
+var synOffsets = [...]time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond,
+	200 * time.Millisecond, 400 * time.Millisecond}
+
+// attempt is one try to reach a cell directly.
+type attempt struct {
+	rendezvous   uint64
+	ours         bool // this cell began it
+	coordinators [coordinatorsMax]wire.CellID
+	known, asked int
+	begun        clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
+	syns         int
+	targets      [targetsMax]netip.AddrPort
+	count        int
+	next         clock.Instant
+}
+
+// mayPunch reports whether an attempt has any chance.
+func (t *Traversal) mayPunch(m *overlay.Member) bool {
+	if t.Class() == wire.ReachRelayed && m.Reach == wire.ReachRelayed {
+		return sameRouter(t.Candidates(make([]state.Candidate, 0, state.CandidatesMax)), m.Candidates)
+	}
+	return true
+}
+
+// tickAttempt begins, continues or ends the attempt of a path.
+func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
+	a := p.attempt
+	if a == nil {
+		if p.wanted && t.attempts < attemptsMax {
+			p.wanted = false
+			if !p.open(now) {
+				t.beginAttempt(now, p, m)
+			}
+		}
+		return
+	}
+	if !a.next.Reached(now) {
+		return
+	}
+	switch {
+	case a.begun == 0:
+		t.askNext(now, p)
+	case a.syns < len(synOffsets):
+		t.sendSyns(now, p)
+	case p.open(now):
+		t.endAttempt(p)
+	default:
+		if a.ours {
+			a.begun, a.syns, a.count = 0, 0, 0
+			t.askNext(now, p)
+			return
+		}
+		t.fail(now, p)
+	}
+}
+
+func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) {
+	a := &attempt{ours: true}
+	add := func(id wire.CellID) {
+		for _, have := range a.coordinators[:a.known] {
+			if have == id {
+				return
+			}
+		}
+		c := t.options.Members.Get(id)
+		if a.known < coordinatorsMax && id != m.ID && c != nil && c.InService() && t.direct(now, c) && !t.suspected(id) {
+			a.coordinators[a.known] = id
+			a.known++
+		}
+	}
+	for _, home := range m.Homes {
+		add(home)
+	}
+	for _, home := range t.Homes() {
+		add(home)
+	}
+	if a.known == 0 {
+		t.fail(now, p)
+		return
+	}
+	p.attempt = a
+	t.attempts++
+	p.Attempts++
+	t.stats.Attempts++
+	t.askNext(now, p)
+}
+
+// askNext asks the next coordinator, or gives up.
+func (t *Traversal) askNext(now clock.Instant, p *Path) {
+	a := p.attempt
+	m := t.options.Members.Get(p.ID)
+	if a.asked >= a.known || !a.ours || m == nil {
+		t.fail(now, p)
+		return
+	}
+	coordinator := a.coordinators[a.asked]
+	a.asked++
+	a.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
+	a.next = now.Add(coordinatorWait)
+	request := wire.PunchReq{
+		Target:     wire.Contact{ID: p.ID, Address: m.Address, Reach: m.Reach, Flags: wire.PunchAsk},
+		Rendezvous: a.rendezvous,
+	}
+	if request.Target.Check(wire.Options{Loopback: true}) != nil {
+		t.fail(now, p)
+		return
+	}
+	t.options.Send(coordinator, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], request))
+}
+
+// fail ends an attempt without success.
+func (t *Traversal) fail(now clock.Instant, p *Path) {
+	t.endAttempt(p)
+	pause := min(againMin<<min(p.tries, 10), againMax)
+	p.tries++
+	p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
+}
+
+func (t *Traversal) endAttempt(p *Path) {
+	if p.attempt != nil {
+		p.attempt = nil
+		t.attempts--
+	}
+}
+
+func (t *Traversal) sendSyns(now clock.Instant, p *Path) {
+	a := p.attempt
+	for _, target := range a.targets[:a.count] {
+		t.options.SendTo(p.ID, target, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], a.rendezvous))
+	}
+	a.syns++
+	if a.syns < len(synOffsets) {
+		a.next = a.begun.Add(synOffsets[a.syns])
+	} else {
+		a.next = a.begun.Add(punchWait)
+	}
+}
+
+// Receive takes a verified PUNCH_REQ or PUNCH_SYN of a member. from is the zero AddrPort for one that came
+// through a relay.
+func (t *Traversal) Receive(now clock.Instant, sender *overlay.Member, from netip.AddrPort, h wire.Header, payload []byte) {
+	switch h.Type {
+	case wire.TypePunchReq:
+		request, err := wire.ParsePunchReq(payload, t.wireOptions())
+		if err != nil {
+			return
+		}
+		switch request.Target.Flags {
+		case wire.PunchAsk:
+			t.coordinate(now, sender, from, request, wire.PunchGo)
+		case wire.PunchDial:
+			t.coordinate(now, sender, from, request, wire.PunchDialGo)
+		case wire.PunchGo:
+			t.punch(now, request)
+		case wire.PunchDialGo:
+			t.callBack(now, sender, request)
+		}
+	case wire.TypePunchSyn:
+		if rendezvous, err := wire.ParsePunchSyn(payload); err == nil && from.IsValid() {
+			t.receiveSyn(now, sender, from, rendezvous)
+		}
+	}
+}
+
+// coordinate serves a cell that wants to meet another one, or to be called by it. Where the two are comes
+// from this cell's own exchange with them, never from the request (F37).
+func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from netip.AddrPort, request wire.PunchReq, kind uint8) {
+	if !from.IsValid() || !t.options.Guard.AllowRequest(now, asker.ID) {
+		t.stats.Refused++
+		return
+	}
+	observed := wire.Contact{ID: asker.ID, Address: from, Reach: asker.Reach, Flags: kind}
+	if observed.Check(t.wireOptions()) != nil {
+		return
+	}
+	if request.Target.ID == t.options.Self {
+		if kind == wire.PunchDialGo {
+			t.call(asker.ID, from, request.Rendezvous)
+		}
+		return
+	}
+	m := t.options.Members.Get(request.Target.ID)
+	if m == nil || !m.InService() || m.ID == asker.ID || !t.direct(now, m) ||
+		m.NeedsHelp() && now.Sub(m.Heard) >= exchangeFresh {
+		t.stats.Refused++
+		return
+	}
+	toTarget := wire.PunchReq{Target: observed, Rendezvous: request.Rendezvous}
+	t.options.Send(m.ID, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toTarget))
+	if kind != wire.PunchGo {
+		return
+	}
+	toAsker := wire.PunchReq{
+		Target:     wire.Contact{ID: m.ID, Address: m.Address, Reach: m.Reach, Flags: kind},
+		Rendezvous: request.Rendezvous,
+	}
+	t.options.SendTo(asker.ID, from, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toAsker))
+}
+
+// callBack calls a cell on behalf of a coordinator.
+func (t *Traversal) callBack(now clock.Instant, sender *overlay.Member, request wire.PunchReq) {
+	if t.options.Guard.AllowRequest(now, sender.ID) && t.options.Members.Get(request.Target.ID) != nil {
+		t.call(request.Target.ID, request.Target.Address, request.Rendezvous)
+	}
+}
+
+func (t *Traversal) call(id wire.CellID, to netip.AddrPort, rendezvous uint64) {
+	if t.options.SendAlternate != nil {
+		t.options.SendAlternate(id, to, wire.TypePing, uint32(rendezvous),
+			wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+	}
+}
+
+// punch begins to send PUNCH_SYN: a coordinator says where the other cell is.
+func (t *Traversal) punch(now clock.Instant, request wire.PunchReq) {
+	m := t.options.Members.Get(request.Target.ID)
+	if m == nil || !m.InService() || !m.NeedsHelp() && !t.Restricted() || t.keepsApart(now, m.ID) {
+		return
+	}
+	p := t.path(m.ID) // it may be open on this side and lost on the other, whose router has a new port
+	if p == nil {
+		return
+	}
+	if p.attempt == nil {
+		if t.attempts >= attemptsMax {
+			return
+		}
+		p.attempt = &attempt{}
+		t.attempts++
+	}
+	a := p.attempt
+	if a.ours && a.rendezvous != request.Rendezvous && a.begun != 0 {
+		return // both began; one is enough
+	}
+	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
+	t.addTargets(a, m, request.Target.Address)
+	t.sendSyns(now, p)
+	t.next = clock.Earliest(t.next, now) // Tick looks at the new deadline
+}
+
+// addTargets collects where the other cell may be (F33): as the coordinator sees it, on a network of this
+// side of the router, and under addresses of the other family.
+func (t *Traversal) addTargets(a *attempt, m *overlay.Member, observed netip.AddrPort) {
+	add := func(address netip.AddrPort) {
+		for _, have := range a.targets[:a.count] {
+			if have == address {
+				return
+			}
+		}
+		if a.count < targetsMax {
+			a.targets[a.count] = address
+			a.count++
+		}
+	}
+	add(observed)
+	mine := t.Candidates(make([]state.Candidate, 0, state.CandidatesMax))
+	local := globalOf(mine) == observed.Addr() || sameRouter(mine, m.Candidates) ||
+		t.views[t.scope()].at != 0 && t.views[t.scope()].observed.Addr() == observed.Addr()
+	for _, candidate := range m.Candidates {
+		address := candidate.Address
+		if !usableFrom(address, t.wireOptions()) || !hasFamily(t.options.Own, address.Addr()) {
+			continue
+		}
+		private := scopeOf(address.Addr()).private()
+		onMyNetwork := false
+		for _, own := range t.options.Own {
+			onMyNetwork = onMyNetwork || near(own.Address.Addr(), address.Addr())
+		}
+		if !private || local || onMyNetwork && !differentRouters(mine, m.Candidates) {
+			add(address)
+		}
+	}
+}
+
+func usableFrom(address netip.AddrPort, o wire.Options) bool {
+	return wire.Contact{ID: 1, Address: address}.Check(o) == nil
+}
+
+// receiveSyn answers a PUNCH_SYN where it came from: that opens the last filter on the way, and covers a
+// router that used another port for it than anybody could know (F35).
+func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.AddrPort, rendezvous uint64) {
+	if !m.NeedsHelp() && !t.Restricted() {
+		return
+	}
+	if t.Settled(now, m) && m.Address != from {
+		return
+	}
+	const size = wire.HeaderSize + wire.PunchSynSize + wire.TrailerSize
+	p := t.path(m.ID)
+	if p == nil {
+		return
+	}
+	if m.Address != from || !p.open(now) {
+		t.options.Check(m.ID, from)
+	}
+	if a := p.attempt; a != nil && slices.Contains(a.targets[:a.count], from) {
+		return // it gets one of the five anyway
+	}
+	if p.answered != rendezvous {
+		p.answered, p.answers = rendezvous, 0
+	}
+	if p.answers++; p.answers <= len(synOffsets) && t.options.Guard.AllowSend(now, from, size) {
+		t.options.SendTo(m.ID, from, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], rendezvous))
+	}
+}
