@@ -105,9 +105,9 @@ func TestF135_ThreeUsersAtTheSocket(t *testing.T) {
 	}
 	nobody, reader, writer := as(), as(readers), as(readers, writers)
 	result, err := nobody("status")
-	refused(t, "nobody reads", result, err, 4, "permission denied")
+	refused(t, "nobody reads", result, err, 1, "permission denied", "group colloid")
 	result, err = nobody("apply", "-f", shared)
-	refused(t, "nobody writes", result, err, 4, "permission denied")
+	refused(t, "nobody writes", result, err, 1, "permission denied", "group colloid")
 	if result, err = reader("status"); err != nil || result.Exit != 0 {
 		t.Errorf("a reader reads: exit %d, %v %s", result.Exit, err, result.Errors)
 	}

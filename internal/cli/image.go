@@ -192,8 +192,8 @@ func (a *app) operatorSocket() (string, error) {
 	places := a.socketPlaces()
 	for _, place := range places {
 		path := filepath.Join(filepath.Dir(place), operator.SocketName)
-		if _, err := os.Lstat(path); err == nil {
-			return path, nil
+		if _, err := os.Lstat(path); err == nil || errors.Is(err, os.ErrPermission) {
+			return path, nil // one that cannot be seen is refused with the group that is needed
 		}
 	}
 	return "", fail(ExitUnreachable, "no runnerd runs here (no socket %s beside %q): start the cell with `colloid`",
