@@ -178,6 +178,7 @@ func (e *epoller) loop() error {
 		if wait {
 			boot.refresh()
 		}
+		e.readable = false // the epoll set has just said whether it is; receive says it again
 		for _, event := range e.events[:count] {
 			if err := e.handle(int(event.Fd), uint32(event.Pad)); err != nil {
 				return err

@@ -428,12 +428,26 @@ func TestF130_IdleReactorSleeps(t *testing.T) {
 		r := open(t, small(driver, loopback4))
 		run(t, r, &script{deadline: func() clock.Instant { return r.Now().Add(time.Minute) }})
 		roundTripEventually(t, r)
-		before := r.Counters().Sleeps
+		before, used := r.Counters().Sleeps, processorTime(t)
 		time.Sleep(300 * time.Millisecond)
 		if sleeps := r.Counters().Sleeps - before; sleeps > 2 {
 			t.Errorf("%d wake-ups while nothing happened", sleeps)
 		}
+		// One that asks again and again without sleeping would use all of it.
+		if used = processorTime(t) - used; used > 150*time.Millisecond {
+			t.Errorf("used %v of 300 ms while nothing happened", used)
+		}
 	})
+}
+
+// processorTime is what this process has used so far.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // A deadline that is always reached must not keep datagrams out.
