@@ -11,16 +11,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 2 && os.Args[1] == shim.ArgumentCopy {
-		os.Exit(shim.CopyMain(os.Args[2:]))
-	}
-	if len(os.Args) == 2 {
-		switch os.Args[1] {
-		case shim.ArgumentShim:
-			os.Exit(shim.Main())
-		case shim.ArgumentStage:
-			os.Exit(shim.StageMain())
-		}
+	if exit, is := shim.Children(); is {
+		os.Exit(exit)
 	}
 	fmt.Fprintln(os.Stderr, "runnerd-shim: started by runnerd, not by hand")
 	os.Exit(2)

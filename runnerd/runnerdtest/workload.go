@@ -27,18 +27,11 @@ func Main() {
 	if exit, is := image.Children(); is {
 		os.Exit(exit)
 	}
-	if len(os.Args) > 2 && os.Args[1] == shim.ArgumentCopy {
-		os.Exit(shim.CopyMain(os.Args[2:]))
+	if exit, is := shim.Children(); is {
+		os.Exit(exit)
 	}
-	if len(os.Args) == 2 {
-		switch os.Args[1] {
-		case shim.ArgumentShim:
-			os.Exit(shim.Main())
-		case shim.ArgumentStage:
-			os.Exit(shim.StageMain())
-		case wasm.Argument:
-			os.Exit(wasm.Main(shim.ExtraFirst))
-		}
+	if len(os.Args) == 2 && os.Args[1] == wasm.Argument {
+		os.Exit(wasm.Main(shim.ExtraFirst))
 	}
 	if len(os.Args) >= 3 && os.Args[1] == "workload" {
 		os.Exit(workloadMain(os.Args[2:]))

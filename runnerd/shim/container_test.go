@@ -18,13 +18,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 {
-		switch os.Args[1] {
-		case ArgumentShim:
-			os.Exit(Main())
-		case ArgumentStage:
-			os.Exit(StageMain())
-		}
+	if exit, is := Children(); is {
+		os.Exit(exit)
 	}
 	code := m.Run()
 	if built != "" {
