@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -75,6 +76,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
+// made counts the clusters of this process, of which several may run at a time.
+var made atomic.Int32
+
 // prepare makes directory, programs, policy and network, but starts nothing.
 func prepare(options Options) (*Cluster, error) {
 	if len(options.Routers) > 0 {
@@ -86,7 +90,7 @@ func prepare(options Options) (*Cluster, error) {
 	if options.Log == nil {
 		options.Log = func(string, ...any) {}
 	}
-	directory := filepath.Join(os.TempDir(), fmt.Sprintf("%s-%d", options.Name, os.Getpid()))
+	directory := filepath.Join(os.TempDir(), fmt.Sprintf("%s-%d-%d", options.Name, os.Getpid(), made.Add(1)))
 	if err := os.Mkdir(directory, 0o755); err != nil {
 		return nil, err
 	}

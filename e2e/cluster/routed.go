@@ -1,13 +1,11 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -39,65 +37,36 @@ func Behind(kind Router, cells int) []Router {
 }
 
 const (
-	outside    = "wan0"
-	inside     = "lan0"
-	routerRoot = 254 // of the switch's address
+	outside = "wan0"
+	inside  = "lan0"
 )
 
 var internet = netip.MustParsePrefix("203.0.113.0/24") // for documentation, hence nobody's (RFC 5737)
 
 // routed is one namespace per cell, one or two per router, and one for the bridge that is the internet.
 type routed struct {
-	directory string
+	namespaces
 	routers   []Router
 	addresses []netip.Addr // of the cells' own interfaces
 	wan       []netip.Addr // of the outermost router, or of the cell
 	gateways  [][]string   // names of the router's namespaces, innermost first
 	shared    int          // cell that has the router of the NoHairpin ones, -1 = none yet
 	remapped  map[string]int
-	all       []string
 }
 
 func newRouted(directory string, routers []Router) (*routed, error) {
-	r := &routed{directory: directory, routers: routers, shared: -1, remapped: make(map[string]int)}
-	if err := os.Mkdir(directory, 0o755); err != nil {
-		return nil, err
-	}
-	if err := r.build(); err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	return r, nil
+	r := &routed{routers: routers, shared: -1, remapped: make(map[string]int)}
+	return r, r.open(directory, r.build)
 }
-
-func (r *routed) path(name string) string { return filepath.Join(r.directory, name) }
-
-func (r *routed) cellName(i int) string { return r.path("cell-" + strconv.Itoa(i+1)) }
-
-func (r *routed) names() []string { return r.all }
 
 func (r *routed) address(i int) netip.Addr { return r.addresses[i] }
 
-func (r *routed) create(name string) (*namespace, error) {
-	if err := createNamespace(name); err != nil {
-		return nil, fmt.Errorf("create network namespace %s: %w", name, err)
-	}
-	r.all = append(r.all, name)
-	return openNamespace(name)
-}
-
 func (r *routed) build() error {
-	hub, err := r.create(r.path("switch"))
+	hub, bridge, err := r.createSwitch(netip.PrefixFrom(r.operator(), 24))
 	if err != nil {
 		return err
 	}
 	defer hub.close()
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
-	if err := hub.LinkAdd(bridge); err != nil {
-		return fmt.Errorf("create bridge: %w", err)
-	}
-	if err := hub.configure(bridge, netip.PrefixFrom(host(internet.Addr(), routerRoot), 24)); err != nil {
-		return err
-	}
 	for i := range r.routers {
 		if err := r.place(hub, bridge, i); err != nil {
 			return fmt.Errorf("place cell %d behind a %s router: %w", i+1, r.routers[i], err)
@@ -198,8 +167,6 @@ func (r *routed) outwards(hub *namespace, bridge netlink.Link, inner *namespace,
 	return chain, defaultRoute(inner, host(middle, 1))
 }
 
-func port(i int) string { return "port" + strconv.Itoa(i+1) }
-
 // behind plugs a cell into the network inside a router.
 func (r *routed) behind(router, cell *namespace, i int, address netip.Addr) error {
 	lan, err := router.LinkByName(inside)
@@ -210,24 +177,6 @@ func (r *routed) behind(router, cell *namespace, i int, address netip.Addr) erro
 		return err
 	}
 	return defaultRoute(cell, host(address, 1))
-}
-
-// attach connects a namespace with a bridge of another one.
-func attach(hub *namespace, bridge netlink.Link, other *namespace, name, port string, prefix netip.Prefix) error {
-	pair := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: name, PeerNamespace: netlink.NsFd(int(other.handle)),
-	}
-	if err := hub.LinkAdd(pair); err != nil {
-		return err
-	}
-	if err := errors.Join(hub.LinkSetMaster(pair, bridge), hub.LinkSetUp(pair)); err != nil {
-		return err
-	}
-	link, err := other.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return other.configure(link, prefix)
 }
 
 // openLAN makes the bridge inside a router.
@@ -294,78 +243,13 @@ func (r *routed) rebind(i int) error {
 	return nil
 }
 
-// power switches the way out of a cell's outermost router off or on.
-func (r *routed) power(i int, on bool) error {
-	if len(r.gateways[i]) == 0 {
-		return fmt.Errorf("cell %d has no router", i+1)
-	}
-	ns, err := openNamespace(r.gateways[i][len(r.gateways[i])-1])
-	if err != nil {
-		return err
-	}
-	defer ns.close()
-	link, err := ns.LinkByName(outside)
-	if err != nil {
-		return err
-	}
-	if on {
-		return ns.LinkSetUp(link)
-	}
-	return ns.LinkSetDown(link)
-}
-
+// setLink switches the way out of a cell's outermost router, or the cell's own where it has none.
 func (r *routed) setLink(i int, up bool) error {
-	if err := r.power(i, up); err == nil {
-		return nil
+	if chain := r.gateways[i]; len(chain) > 0 {
+		return switchLink(chain[len(chain)-1], outside, up)
 	}
-	hub, err := openNamespace(r.path("switch"))
-	if err != nil {
-		return err
-	}
-	defer hub.close()
-	link, err := hub.LinkByName(port(i))
-	if err != nil {
-		return err
-	}
-	if up {
-		return hub.LinkSetUp(link)
-	}
-	return hub.LinkSetDown(link)
-}
-
-func (r *routed) namespaceLink(i int) string {
-	inode, err := namespaceInode(r.cellName(i))
-	if err != nil {
-		return ""
-	}
-	return "net:[" + strconv.FormatUint(inode, 10) + "]"
-}
-
-func (r *routed) do(i int, f func() error) error { return InNamespace(r.cellName(i), f) }
-
-func (r *routed) dial(ctx context.Context, kind, address string) (connection net.Conn, err error) {
-	errDial := InNamespace(r.path("switch"), func() error {
-		connection, err = new(net.Dialer).DialContext(ctx, kind, address)
-		return err
-	})
-	return connection, errDial
+	return r.namespaces.setLink(i, up)
 }
 
 // operator is a place on the internet.
-func (r *routed) operator() netip.Addr { return host(internet.Addr(), routerRoot) }
-
-func (r *routed) listen(address string) (listener net.Listener, err error) {
-	errListen := InNamespace(r.path("switch"), func() error {
-		listener, err = net.Listen("tcp", address)
-		return err
-	})
-	return listener, errListen
-}
-
-func (r *routed) close() error {
-	var problems []error
-	for _, name := range r.all {
-		problems = append(problems, deleteNamespace(name))
-	}
-	return errors.Join(problems...)
-}
+func (r *routed) operator() netip.Addr { return host(internet.Addr(), switchHost) }
