@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,6 +26,13 @@ const (
 
 func TestMain(m *testing.M) {
 	cluster.RunKeeper()
+	flag.Parse()
+	if !parallelGiven() {
+		// What these tests do most is wait.
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			panic(err)
+		}
+	}
 	code := m.Run()
 	if built != "" {
 		os.RemoveAll(built)
@@ -32,11 +40,20 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// parallelGiven says whether the command line sets how many tests run at a time.
+func parallelGiven() (given bool) {
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	return given
+}
+
 // built is the directory of the programs, "" before the first test needs them.
 var built string
 
-// programs builds everything once.
+// programs builds everything once, unless COLLOID_E2E_PROGRAMS names a directory where it is.
 var programs = sync.OnceValues(func() (string, error) {
+	if directory := os.Getenv("COLLOID_E2E_PROGRAMS"); directory != "" {
+		return directory, nil
+	}
 	directory, err := os.MkdirTemp("", "colloid-e2e-build-")
 	if err != nil {
 		return "", err

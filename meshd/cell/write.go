@@ -118,7 +118,11 @@ func (c *Cell) claim(_ clock.Instant, target wire.CellID, status state.CellStatu
 			}
 		}
 	}
-	if status.Life == state.Dead {
+	switch status.Life {
+	case state.Suspect:
+		c.counters.suspects++
+	case state.Dead:
+		c.counters.deaths++
 		c.log(LevelWarning, "cell "+target.String()+" does not answer: declared dead")
 	}
 	c.writeNow(name, value)
@@ -139,6 +143,7 @@ func (c *Cell) tellStatus(_ clock.Instant, to, about wire.CellID) {
 func (c *Cell) restateSelf(status state.CellStatus) {
 	if status.Incarnation > c.statusIncarnation {
 		c.statusIncarnation = status.Incarnation
+		c.counters.refutations++
 	}
 	if c.phase == Booting {
 		return // announced when the state is authoritative
@@ -156,6 +161,7 @@ func (c *Cell) announceSelf() {
 		mine := state.CellStatus{Life: life, Incarnation: c.statusIncarnation}
 		if view.status.Outranks(mine) {
 			c.statusIncarnation = view.status.Incarnation + 1
+			c.counters.refutations++
 		}
 	}
 	status := state.CellStatus{
