@@ -90,6 +90,7 @@ func (f *fixture) waitSeen(c *command, wanted string, times int) {
 
 // Logs of replicas come from whichever cell they run on, and go on when one dies and its replica moves.
 func TestLogsOfEveryReplicaFromAnyCell(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	a := f.Cells[0]
 	f.run(a, 0, "apply", "-f", f.config(2, ""))
@@ -457,6 +458,7 @@ func TestExecOnATerminal(t *testing.T) {
 
 // Figures of every replica come from whichever cell they run on.
 func TestTopShowsEveryReplica(t *testing.T) {
+	t.Parallel()
 	f := start(t, 2)
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
 	f.answers(f.Cells[0], 2)

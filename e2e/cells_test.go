@@ -28,8 +28,11 @@ func TestMain(m *testing.M) {
 	cluster.RunKeeper()
 	flag.Parse()
 	if !parallelGiven() {
-		// What these tests do most is wait.
-		if err := flag.Set("test.parallel", "4"); err != nil {
+		together := "4" // what these tests do most is wait
+		if os.Geteuid() != 0 {
+			together = "1" // all cells share the ports of the loopback interface
+		}
+		if err := flag.Set("test.parallel", together); err != nil {
 			panic(err)
 		}
 	}
@@ -225,6 +228,7 @@ func same(t *testing.T, what string, before, after []string) {
 
 // All cells lose power; what was applied is there again afterwards, in one cluster (F4, F157).
 func TestF4_TotalPowerLossKeepsClusterAndWorkloads(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(3, ""))
 	f.answers(f.Cells[0], 3)
@@ -261,6 +265,7 @@ func TestF4_TotalPowerLossKeepsClusterAndWorkloads(t *testing.T) {
 // Two operators on two sides of a broken network write the same key. Nothing that runs is touched,
 // both values are shown, and a person decides (SAFE-1, F55, F57).
 func TestSAFE1_ConcurrentEditsBlockUntilResolved(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	if !f.Namespaced() {
 		t.Skip("needs root: cuts the link of a cell")
@@ -306,6 +311,7 @@ func TestSAFE1_ConcurrentEditsBlockUntilResolved(t *testing.T) {
 
 // A cell leaves while requests run: its replica moves first (F8, F75), and no request fails.
 func TestF8_LeaveUnderLoadFailsNoRequest(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
 	f.answers(f.Cells[0], 2)
@@ -339,6 +345,7 @@ func (f *fixture) url(cell *cluster.Cell) string {
 
 // A host whose policy lacks the program says no: the replica runs elsewhere, and explain says why (D2).
 func TestD2_DeniedProcessMovesElsewhere(t *testing.T) {
+	t.Parallel()
 	f := startWith(t, cluster.Options{Denied: []int{0}})
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
 	f.answers(f.Cells[0], 2)
@@ -363,6 +370,7 @@ func TestD2_DeniedProcessMovesElsewhere(t *testing.T) {
 // A dead cell is declared gone, so that nothing counts on it; one that is alive cannot be. When it turns up
 // again after all it is a member again (F46).
 func TestF46_ForgottenCellLeavesTheList(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	first, lost := f.Cells[0], f.Cells[2]
 	status, err := lost.Status(t.Context())

@@ -17,6 +17,7 @@ import (
 // machine that is drained hands its copy over first, and takes none until that is over (D7). What is deleted goes
 // with everything that it had.
 func TestF134_ContainersServeAndOutliveTheDaemons(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.published = true
 	c.push("web:1", "one", nil)
@@ -86,6 +87,7 @@ func (c *containers) nothingRuns(cell *cluster.Cell) error {
 // A container that takes more memory than it may is ended by the kernel, and status says why; one that always
 // ends is started with growing pauses. Others beside them notice nothing. (F76, F141)
 func TestF141_MemoryAndCrashLoopsAreShown(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.push("web:1", "one", nil)
 	eater := `spread eater {
@@ -142,6 +144,7 @@ spread crash {
 // Two hosts refuse an image, one because it wants no containers at all. The copy runs on the third, and explain says on
 // every cell why not on the others; when a host changes its mind, copies come (D2).
 func TestD2_DeniedImageMovesElsewhere(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, func(registry string, cell int) string {
 		return []string{"containers none\n", "image_deny " + registry + "/web*\n", ""}[cell]
 	})

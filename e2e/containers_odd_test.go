@@ -56,6 +56,7 @@ func oddImages() []oddImage {
 // Images as strange as they come run, or say in a sentence why not; none harms another (F140, F147). All of them
 // have one layer, which three cells pull for all of them at once.
 func TestF147_OddImages(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	var text strings.Builder
 	odd := oddImages()
@@ -108,6 +109,7 @@ func (c *containers) became(ctx context.Context, o oddImage) error {
 // A host without room for an image says so, keeps nothing of it, and the copies run elsewhere; what runs there
 // already stays (F76).
 func TestF76_FullDiskIsAReason(t *testing.T) {
+	t.Parallel()
 	var small string
 	c := startContainersOn(t, nil, func(cl *cluster.Cluster) error {
 		small = filepath.Join(cl.Directory, "cell-1", "runnerd")

@@ -24,6 +24,7 @@ import (
 // A tag that moves in the registry moves nothing in the cluster: what was applied is what runs, also on a cell that
 // pulls later. Applying again follows the tag (F84).
 func TestF84_TheTagMovesAndTheClusterDoesNot(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.push("web:stable", "one", nil)
 	file := c.webFile(c.in("web:stable"), 1)
@@ -76,6 +77,7 @@ func onPath(part string, answer http.HandlerFunc) func(http.Handler) http.Handle
 // does not run, status and explain on every cell say why in one sentence, and nothing of it stays on the disk. When the
 // registry behaves again, the workload starts by itself (F140, F146).
 func TestF146_HostileRegistryEndsInAReason(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.push("web:1", "one", nil)
 	file := c.webFile(c.in("web:1"), 1)
@@ -174,6 +176,7 @@ func (c *containers) imageRemains(cell *cluster.Cell) (list []string) {
 // Images by hand: pulled, listed, removed unless an instance uses them, pruned; loaded from a file on machines whose
 // registry nobody can reach, and run from there.
 func TestImagesByHand(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	digest := c.push("web:1", "one", nil)
 	first := c.Cells[0]
@@ -195,7 +198,7 @@ func TestImagesByHand(t *testing.T) {
 	result, err := first.Run(t.Context(), "image", "pull", c.in("web:1"))
 	refused(t, "pull without credentials", result, err, 1, "needs credentials")
 	text := fmt.Sprintf("registry %s {\n    username builder\n    password \"of the test\"\n}\n", c.registry.Host)
-	if err := os.WriteFile(credentialsPath, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(c.credentials, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.run(first, 0, "image", "pull", c.in("web:1"))

@@ -18,6 +18,7 @@ import (
 // Secrets and files reach a container on another cell than where they were applied, also after its daemons were killed,
 // and nothing on any disk and no datagram between cells shows them. A changed secret is an update (F83).
 func TestF83_SecretsReachContainersAndNothingElse(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.push("web:1", "one", nil)
 	secrets := []string{"s3cret-variable-of-the-test", "c0ntent-of-the-file-of-the-test"}

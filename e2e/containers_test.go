@@ -35,6 +35,8 @@ const containerPatience = 2 * time.Minute
 type containers struct {
 	*fixture
 	registry *imagetest.Registry
+	// credentials is where the cells look for users and passwords. There is no such file at first.
+	credentials string
 	// published makes web's port one of each cell too, so that the outside reaches it. A cell then has one copy at a
 	// time.
 	published bool
@@ -59,8 +61,8 @@ func startContainersOn(t *testing.T, more func(registry string, cell int) string
 	if !imagetest.HasShell() {
 		t.Skip("needs a static busybox for the images: Debian package busybox-static")
 	}
-	c := &containers{}
-	c.fixture = startWith(t, cluster.Options{CellArguments: []string{"--credentials", credentialsPath}, Policy: func(cl *cluster.Cluster, cell int) (string, error) {
+	c := &containers{credentials: filepath.Join(t.TempDir(), "credentials")}
+	c.fixture = startWith(t, cluster.Options{CellArguments: []string{"--credentials", c.credentials}, Policy: func(cl *cluster.Cluster, cell int) (string, error) {
 		if c.registry == nil && before != nil {
 			if err := before(cl); err != nil {
 				return "", err
@@ -89,9 +91,6 @@ func startContainersOn(t *testing.T, more func(registry string, cell int) string
 func (c *containers) basicPolicy(cl *cluster.Cluster) string {
 	return fmt.Sprintf("registry %s {\n    private\n    ca %s\n}\n", c.registry.Host, c.authority(cl))
 }
-
-// credentialsPath is where cells with containers look for users and passwords. There is no such file at first.
-var credentialsPath = filepath.Join(os.TempDir(), fmt.Sprintf("colloid-e2e-%d", os.Getpid()), "credentials")
 
 func (*containers) authority(cl *cluster.Cluster) string {
 	return filepath.Join(cl.Directory, "registry.pem")

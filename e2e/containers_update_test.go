@@ -148,6 +148,7 @@ func (l *client) stop(t *testing.T, what string) {
 // ready is then taken back without anybody's help, and the copies that serve are not touched by it (D7); status says
 // what happened and asks for a person.
 func TestF75_UpdateAndRollbackFailNoRequest(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.push("web:1", "one", nil)
 	c.push("web:2", "two", nil)

@@ -37,6 +37,7 @@ func refused(t *testing.T, what string, result cluster.Result, err error, exit i
 
 // Wrong input gets one line of reason and changes nothing, even where a good block stands before it (F156).
 func TestF156_WrongInputChangesNothing(t *testing.T) {
+	t.Parallel()
 	f := start(t, 1)
 	cell := f.Cells[0]
 	good := fmt.Sprintf("spread good {\n\tprocess %s\n\tport %d\n}\n", f.Program("hello"), f.port)
@@ -127,6 +128,7 @@ func TestF135_ThreeUsersAtTheSocket(t *testing.T) {
 // A cell with configuration does not slip into another cluster by a wrong address; --merge takes it along
 // and shows what differs (F7, SAFE-4).
 func TestF7_OtherClustersAddressIsRefused(t *testing.T) {
+	t.Parallel()
 	f := startWith(t, cluster.Options{Cells: 2, Apart: true})
 	left, right := f.Cells[0], f.Cells[1]
 	f.run(left, 0, "apply", "-f", f.config(1, "priority 1"))
@@ -154,6 +156,7 @@ func TestF7_OtherClustersAddressIsRefused(t *testing.T) {
 
 // A locked cluster lets in who has the key, and nobody else, until it is unlocked.
 func TestD1_LockedDoor(t *testing.T) {
+	t.Parallel()
 	f := startWith(t, cluster.Options{Cells: 3, Apart: true})
 	inside, guest, late := f.Cells[0], f.Cells[1], f.Cells[2]
 	address := inside.Endpoint()

@@ -93,6 +93,7 @@ func (f *fixture) workload(from *cluster.Cell) uds.WorkloadStatus {
 // An update of a service with a host port, under load: every cell has to stop the old copy before it starts the new
 // one, and no request fails (F75). Then back to the former version by `rollout undo`.
 func TestF75_UpdateUnderLoadFailsNoRequest(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	first := f.Cells[0]
 	f.run(first, 0, "apply", "-f", f.config(3, ""))
@@ -126,6 +127,7 @@ func TestF75_UpdateUnderLoadFailsNoRequest(t *testing.T) {
 // An update that crashes is taken back by the cluster itself, while requests run; the key stays what was applied,
 // status says so and ends with 3; the next apply ends it.
 func TestF75_BadUpdateRollsBackByItself(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	first := f.Cells[0]
 	f.run(first, 0, "apply", "-f", f.config(3, "update rollback=true"))
@@ -161,6 +163,7 @@ func TestF75_BadUpdateRollsBackByItself(t *testing.T) {
 
 // A machine is emptied under load, from another one, and stays so over a restart of its daemons.
 func TestDrainUnderLoadFailsNoRequest(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
 	f.answers(f.Cells[0], 2)
@@ -209,6 +212,7 @@ func TestDrainUnderLoadFailsNoRequest(t *testing.T) {
 // Secrets and files reach the process and nothing else: not the disks of the daemons, not the wire, not the output
 // of commands. A changed secret replaces the copies one after the other, under load (F83).
 func TestF83_SecretsReachTheWorkloadOnly(t *testing.T) {
+	t.Parallel()
 	needRoot(t, "reads what passes the network")
 	f := start(t, 3)
 	first := f.Cells[0]

@@ -16,6 +16,7 @@ import (
 
 // Cells that have nothing but IP version 6 form a cluster and run workloads (F34).
 func TestF34_Version6Only(t *testing.T) {
+	t.Parallel()
 	needRoot(t, "makes networks without IP version 4")
 	f := startWith(t, cluster.Options{Version6: true})
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(2, ""))
@@ -26,6 +27,7 @@ func TestF34_Version6Only(t *testing.T) {
 
 // The other driver of the socket carries the whole product, whether it was chosen or forced (F125).
 func TestF125_EpollEndToEnd(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, driver string
 		options      cluster.Options
@@ -54,6 +56,7 @@ func TestF125_EpollEndToEnd(t *testing.T) {
 // A link that carries 1100 bytes loses full datagrams. The cell behind it says so, and so does every other, whose
 // datagrams to it vanish without an error (F30).
 func TestF30_NarrowPathIsReported(t *testing.T) {
+	t.Parallel()
 	needRoot(t, "changes the MTU of a link")
 	f := start(t, 3)
 	narrow := f.Cells[2]
@@ -104,6 +107,7 @@ const burst = 2000
 
 // A burst of datagrams is read to the last one: the socket buffer holds it (F29).
 func TestF29_BurstOfDatagramsIsNotLost(t *testing.T) {
+	t.Parallel()
 	needRoot(t, "a socket buffer above the host's limit takes privilege")
 	f := start(t, 1)
 	cell := f.Cells[0]

@@ -48,6 +48,7 @@ func (f *fixture) copies(port int) map[int]int {
 // A cell is cut off and comes back. What runs is not restarted without need: a short cut changes nothing,
 // after a long one surplus copies go only after as many others answer (F66, F69, F71). The table says what moved.
 func TestF66_CutOffAndBack(t *testing.T) {
+	t.Parallel()
 	needRoot(t, "cuts the link of a cell")
 	times := []time.Duration{5 * time.Second}
 	if text := os.Getenv("COLLOID_E2E_CUTS"); text != "" {

@@ -39,6 +39,7 @@ func readmeCommands(t *testing.T, section string) (commands [][]string) {
 
 // Who follows the README gets what it says.
 func TestReadmeWalkWorks(t *testing.T) {
+	t.Parallel()
 	f := start(t, 2)
 	commands := readmeCommands(t, "Two machines by hand")
 	if len(commands) < 6 || commands[0][0] != "apply" || commands[len(commands)-1][0] != "leave" {
@@ -61,6 +62,7 @@ func TestReadmeWalkWorks(t *testing.T) {
 // The same for containers: the words of the README, with an image of the test's registry for the one of the internet, on
 // fresh state directories.
 func TestReadmeContainersWork(t *testing.T) {
+	t.Parallel()
 	c := startContainers(t, nil)
 	c.registry.Push(t, "busybox:1.36", imagetest.Busybox(t, runtime.GOARCH, v1.Config{Cmd: []string{"sh"}}))
 	commands := readmeCommands(t, "Containers")

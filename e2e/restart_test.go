@@ -118,6 +118,7 @@ func active(ctx context.Context, cells []*cluster.Cell) error {
 // Single processes are killed at random under load: no workload stops, none is started twice (F134). The
 // shims of the instances are not among them: with a shim its instance is lost by design.
 func TestF134_RandomDeathsOfDaemons(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	duration := 12 * time.Second
 	if long() {
@@ -158,6 +159,7 @@ func TestF134_RandomDeathsOfDaemons(t *testing.T) {
 // The founder dies right after its first cells have joined, then everything does; whatever the order they
 // come back in, it is one cluster with the same configuration (F4, D5).
 func TestF4_FounderDiesRightAfterTheFirstJoin(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	founder := f.Cells[0]
 	if err := founder.Kill(); err != nil {

@@ -51,6 +51,7 @@ func (f *fixture) modules() (holders, others []*cluster.Cell) {
 // cells, invoked on both, counting in the cluster's state; a cell without an instance has another one do it;
 // a killed meshd and a killed runnerd find the worker again.
 func TestF144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
+	t.Parallel()
 	f := start(t, 3)
 	holders, others := f.modules()
 	if got := f.run(holders[0], 0, "wasm", "invoke", "hello-wasm", "world"); got != "hello world, greeting 1\n" {

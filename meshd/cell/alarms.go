@@ -100,7 +100,7 @@ type counters struct {
 	tooNarrow                       uint64
 	relayed, passedOn, relayRefused uint64
 	otherVersion, noVersion         uint64
-	suspects, deaths, refutations   uint64 // statuses written here: about others, and of this cell (F64)
+	suspects, deaths, refutations   uint64      // statuses written here: about others, and of this cell (F64)
 	unknownTypes                    [256]uint64 // by message type (F26)
 	actions, actionsDelayed         uint64
 }
