@@ -24,6 +24,7 @@ type audit struct {
 	tokens     float64
 	refilled   time.Time
 	suppressed int
+	failed     error // of the last line, nil = it was written
 }
 
 func openAudit(path string) (*audit, error) {
@@ -84,8 +85,9 @@ func (a *audit) line(now time.Time, text string) {
 	if a.file == nil {
 		return
 	}
-	n, _ := a.file.WriteString(now.UTC().Format("2006-01-02T15:04:05.000Z ") + text + "\n")
+	n, err := a.file.WriteString(now.UTC().Format("2006-01-02T15:04:05.000Z ") + text + "\n")
 	a.size += int64(n)
+	a.failed = err
 }
 
 func (a *audit) close() {

@@ -118,6 +118,9 @@ func (s *Supervisor) degradations() []string {
 		list = append(list, fmt.Sprintf("runnerd runs without root: every process runs as uid %d, "+
 			"and modules without namespaces of their own", os.Geteuid()))
 	}
+	if alarm := s.unwritten.alarm(s.options.Directory); alarm != "" {
+		list = append(list, alarm)
+	}
 	return append(list, s.alarms...)
 }
 

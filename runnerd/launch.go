@@ -54,9 +54,7 @@ func (s *Supervisor) launchNow(i *instance) {
 	groups := s.options.Groups
 	if groups != nil && i.group == "" {
 		i.group = fmt.Sprintf("%016x-%d-%s", i.id.KeyHash, i.id.Slot, nonce())
-		if err := i.save(); err != nil {
-			s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
-		}
+		s.write(i)
 	}
 	job, err := s.newJob(i, permit)
 	if err != nil {

@@ -39,6 +39,7 @@ type Supervisor struct {
 	denials     []InstanceID // denied instances in the order they were denied
 	gone        []*message.Instance
 	alarms      []string // what a person has to know of this run
+	unwritten   unwritten
 	session     *session
 	retry       *time.Timer
 	launchSlot  time.Duration
@@ -134,6 +135,7 @@ func (s *Supervisor) loop() {
 		case <-tick.C:
 			s.checkPolicy()
 			s.keepRecords()
+			s.writeAgain()
 			s.lookForKills()
 		case <-s.quit:
 			s.end()
@@ -205,9 +207,7 @@ func (s *Supervisor) enter(i *instance, next phase, reason string) {
 	if next == phaseDenied {
 		return
 	}
-	if err := i.save(); err != nil {
-		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
-	}
+	s.write(i)
 }
 
 // forget removes an instance and its directory and tells meshd that it is gone.

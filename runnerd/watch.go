@@ -26,9 +26,7 @@ func (s *Supervisor) running(i *instance) {
 	if !wasReady {
 		i.ready = readinessUnknown
 	}
-	if err := i.save(); err != nil {
-		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
-	}
+	s.write(i)
 	ctx, cancel := context.WithCancel(context.Background())
 	i.cancel = cancel
 	s.watch(ctx, i)
@@ -222,9 +220,7 @@ func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
 	if changed {
 		s.watchLiveness(i)
 	}
-	if err := i.save(); err != nil {
-		s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
-	}
+	s.write(i)
 }
 
 // ended decides what follows the end of a workload that should run.

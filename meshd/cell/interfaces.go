@@ -137,12 +137,15 @@ type Response struct {
 	Text    string
 }
 
+// HelperAlarm is one sentence of runnerd for a person, and what can be done, "" if it does not say.
+type HelperAlarm struct{ Text, Hint string }
+
 // HelperHello is what runnerd says of itself and its host.
 type HelperHello struct {
 	Software       string
 	Flags          uint32 // state.FlagProcess, FlagOCI, FlagWasm
 	Capacity       state.CellCapacity
 	Degradations   []string
-	Alarms         []string // what a person has to know
+	Alarms         []HelperAlarm // what a person has to know
 	ConnectionTime clock.Instant
 }

@@ -338,8 +338,11 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		add("warning", "no cell of this cluster has answered for "+waited.Round(time.Second).String()+
 			": this cell only keeps what runs", hint)
 	}
-	for _, text := range c.runner.hello.Alarms {
-		add("critical", "runnerd: "+text, "find out who changed the state directory; a restart of runnerd ends this alarm")
+	for _, alarm := range c.runner.hello.Alarms {
+		if alarm.Hint == "" {
+			alarm.Hint = "find out who changed the state directory; a restart of runnerd ends this alarm"
+		}
+		add("critical", "runnerd: "+alarm.Text, alarm.Hint)
 	}
 	if !c.runner.connected {
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")

@@ -185,10 +185,12 @@ func helloOf(hello *message.Hello) cell.HelperHello {
 	if hello.RunsWasm {
 		flags |= state.FlagWasm
 	}
-	var degradations, alarms []string
+	var degradations []string
+	var alarms []cell.HelperAlarm
 	for _, text := range hello.Degradations {
 		if alarm, ok := strings.CutPrefix(text, message.AlarmPrefix); ok {
-			alarms = append(alarms, alarm)
+			text, hint, _ := strings.Cut(alarm, message.HintMark)
+			alarms = append(alarms, cell.HelperAlarm{Text: text, Hint: hint})
 		} else {
 			degradations = append(degradations, text)
 		}
