@@ -337,6 +337,46 @@ func TestF8_LeaveUnderLoadFailsNoRequest(t *testing.T) {
 		}
 		return nil
 	})
+	f.leftNothing(leaver, stays)
+	f.joinUnderLoad(leaver, stays)
+}
+
+// leftNothing demands that the state directory of a cell that left holds nothing of its cluster: neither the key nor
+// the configuration.
+func (f *fixture) leftNothing(leaver, member *cluster.Cell) {
+	f.t.Helper()
+	stored, err := os.ReadFile(filepath.Join(member.Directory, "meshd", "cluster"))
+	if err != nil || len(stored) < 48 {
+		f.t.Fatalf("%d bytes, %v", len(stored), err)
+	}
+	for _, secret := range []string{string(stored[16:48]), key} {
+		for _, path := range f.filesWith(secret) {
+			if strings.HasPrefix(path, filepath.Join(leaver.Directory, "meshd")) {
+				f.t.Errorf("%q of the cluster is still in %s", secret, path)
+			}
+		}
+		if len(f.filesWith(secret)) == 0 {
+			f.t.Errorf("nobody has %q", secret)
+		}
+	}
+}
+
+// joinUnderLoad starts a cell that left: it joins as a new one does and takes replicas back, and no request fails
+// meanwhile (F75).
+func (f *fixture) joinUnderLoad(joiner, witness *cluster.Cell) {
+	t := f.t
+	t.Helper()
+	load := f.strictLoad(witness)
+	if err := errors.Join(joiner.Kill(), joiner.Start(t.Context())); err != nil { // Kill takes note that it ended
+		t.Fatal(err)
+	}
+	if err := f.WaitConverged(t.Context(), patience); err != nil {
+		t.Fatal(err)
+	}
+	f.run(witness, 0, "apply", "-f", f.config(3, "")) // now there is a place for a third
+	f.answers(witness, 3)
+	f.wait("the workload to settle", func(ctx context.Context) error { return f.settled(ctx, witness, "hello", 3) })
+	f.noneFailed(load)
 }
 
 func (f *fixture) url(cell *cluster.Cell) string {

@@ -144,15 +144,23 @@ func dialDatagrams(cell *cluster.Cell) (connection net.Conn, err error) {
 
 func (f *fixture) metric(cell *cluster.Cell, name string) float64 {
 	f.t.Helper()
+	value, found := f.metrics(cell)[name]
+	if !found {
+		f.t.Fatalf("no metric %s", name)
+	}
+	return value
+}
+
+// metrics are all figures without labels that a cell gives.
+func (f *fixture) metrics(cell *cluster.Cell) map[string]float64 {
+	f.t.Helper()
+	all := map[string]float64{}
 	for line := range strings.Lines(f.run(cell, 0, "status", "--metrics")) {
-		if text, found := strings.CutPrefix(line, name+" "); found {
-			value, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			if err != nil {
-				f.t.Fatal(err)
+		if words := strings.Fields(line); len(words) == 2 {
+			if value, err := strconv.ParseFloat(words[1], 64); err == nil {
+				all[words[0]] = value
 			}
-			return value
 		}
 	}
-	f.t.Fatalf("no metric %s", name)
-	return 0
+	return all
 }

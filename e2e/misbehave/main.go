@@ -2,11 +2,14 @@
 //
 //	crash    ends with code 7 at once
 //	secret   answers HTTP with the SHA-256 of $PASSWORD and of $COLLOID_FILES/etc/key
+//	slow     answers HTTP, but not in its first three seconds
+//	yes      prints lines as fast as it can
 //
 // It is no example: see examples/hello.
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -20,15 +23,38 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 2 || os.Args[1] != "secret" {
+	if len(os.Args) < 2 {
 		os.Exit(7)
 	}
+	switch os.Args[1] {
+	case "secret":
+		serve(secrets())
+	case "slow":
+		time.Sleep(3 * time.Second)
+		serve(fmt.Sprintf("slow pid %d\n", os.Getpid()))
+	case "yes":
+		lines := bytes.Repeat([]byte("yes, and again yes, and once more for the record\n"), 1000)
+		for {
+			if _, err := os.Stdout.Write(lines); err != nil {
+				os.Exit(1)
+			}
+		}
+	default:
+		os.Exit(7)
+	}
+}
+
+func secrets() string {
 	key, err := os.ReadFile(filepath.Join(os.Getenv("COLLOID_FILES"), "etc/key"))
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "misbehave: %v\n", err)
 		os.Exit(1)
 	}
-	answer := fmt.Sprintf("%x %x\n", sha256.Sum256([]byte(os.Getenv("PASSWORD"))), sha256.Sum256(key))
+	return fmt.Sprintf("%x %x\n", sha256.Sum256([]byte(os.Getenv("PASSWORD"))), sha256.Sum256(key))
+}
+
+// serve answers every request in the same way until SIGTERM.
+func serve(answer string) {
 	server := &http.Server{
 		Addr: net.JoinHostPort(os.Getenv("COLLOID_ADDRESS"), os.Getenv("PORT")), ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }),

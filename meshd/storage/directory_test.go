@@ -373,3 +373,51 @@ func TestLogIsCutBySnapshots(t *testing.T) {
 		}
 	}
 }
+
+// What belongs to a cluster that was left is gone with the first snapshot in another one, and not before it.
+func TestNothingIsKeptOfAnEarlierCluster(t *testing.T) {
+	f := newFixture(t)
+	d, _ := f.open(t)
+	first, second := Cluster{Joined: true}, Cluster{}
+	first.Key[0], second.Key[0] = 1, 2
+	secret := []byte("configuration of the first cluster")
+	holders := func() (names []string) {
+		entries, err := os.ReadDir(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			raw, err := os.ReadFile(filepath.Join(f.path, entry.Name()))
+			if err == nil && (bytes.Contains(raw, secret) || bytes.Contains(raw, first.Key[:])) {
+				names = append(names, entry.Name())
+			}
+		}
+		return names
+	}
+	d.SaveCluster(1, first)
+	d.AppendWrite(2, secret)
+	f.results.wait(t, 2)
+	d.SaveSnapshot(3, secret)
+	f.results.wait(t, 3)
+	d.AppendWrite(4, secret)
+	f.results.wait(t, 4)
+	if found := holders(); len(found) < 3 {
+		t.Fatalf("only %v hold the first cluster before it is left", found)
+	}
+	d.SaveCluster(5, second)
+	d.SaveSnapshot(6, []byte("state of the second"))
+	f.results.wait(t, 6)
+	if found := holders(); len(found) > 0 {
+		t.Errorf("%v still hold the first cluster", found)
+	}
+	d.AppendWrite(7, []byte("later"))
+	f.results.wait(t, 7)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, loaded := f.open(t)
+	if loaded.Cluster.Key != second.Key || string(loaded.Snapshot) != "state of the second" ||
+		len(loaded.Writes) != 1 || string(loaded.Writes[0]) != "later" {
+		t.Errorf("%+v", loaded)
+	}
+}

@@ -143,6 +143,7 @@ func (l *loader) loadCluster() error {
 		return l.hint(err, "restore it from a backup, or move the state directory away to start as a new cell")
 	}
 	l.loaded.Cluster, err = parseCluster(payload)
+	l.writer.cluster = l.loaded.Cluster
 	return err
 }
 

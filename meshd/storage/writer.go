@@ -22,6 +22,9 @@ type writer struct {
 	snapshot        bool   // state.snapshot exists and is whole
 	snapshotCovers  uint64 // what it contains of the log
 
+	cluster Cluster // the last one that was stored or found, without a key if none
+	moved   bool    // what is older than the next snapshot belongs to another cluster
+
 	small   map[string]smallFile // what the files that are replaced as a whole hold, by name
 	written map[string]struct{}  // names written in this round
 }
@@ -105,9 +108,7 @@ func (d *Directory) perform(q *queue) {
 	}
 	complete(q.incarnation.tickets, func() error { return w.raiseIncarnation(q.incarnation.value) })
 	complete(q.discard.tickets, w.removeIdentity)
-	complete(q.cluster.tickets, func() error {
-		return w.replace(nameCluster, kindCluster, marshalCluster(q.cluster.value))
-	})
+	complete(q.cluster.tickets, func() error { return w.saveCluster(q.cluster.value) })
 	complete(q.peers.tickets, func() error { return w.replace(namePeers, kindPeers, q.peers.value) })
 	if len(q.appends) > 0 {
 		err := unusable
@@ -123,6 +124,15 @@ func (d *Directory) perform(q *queue) {
 	if unusable == nil {
 		w.ensureBallast()
 	}
+}
+
+func (w *writer) saveCluster(c Cluster) error {
+	if err := w.replace(nameCluster, kindCluster, marshalCluster(c)); err != nil {
+		return err
+	}
+	w.moved = w.moved || w.cluster.Key != c.Key && w.cluster.Key != Cluster{}.Key
+	w.cluster = c
+	return nil
 }
 
 // replace writes a small file as a whole. On a full disk it spends ballast until that succeeds.
@@ -255,10 +265,28 @@ func (w *writer) saveSnapshot(job snapshotJob) error {
 	if err := w.disk.Sync(); err != nil {
 		return fmt.Errorf("storage: directory after %s: %w", nameSnapshot, err)
 	}
+	if w.moved && w.logLast <= job.covers && w.previousLogLast <= job.covers {
+		return w.forgetMoved()
+	}
 	if w.logLast > 0 && w.previousLogLast <= previousCovers {
 		w.rotateLog()
 	}
 	return nil
+}
+
+// forgetMoved removes the older generation once the first snapshot in another cluster holds everything: who has left
+// a cluster must not find its configuration here, and who reads this disk later must not either.
+func (w *writer) forgetMoved() error {
+	if w.logLast > 0 {
+		w.rotateLog()
+	}
+	for _, name := range []string{nameSnapshotPrevious, nameLogPrevious} {
+		if err := w.disk.Remove(name); err != nil && !missing(err) {
+			return fmt.Errorf("storage: %s: %w", name, err)
+		}
+	}
+	w.previousLogLast, w.moved = 0, false
+	return w.disk.Sync()
 }
 
 func (w *writer) close() error {
