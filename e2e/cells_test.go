@@ -370,6 +370,10 @@ func (f *fixture) joinUnderLoad(joiner, witness *cluster.Cell) {
 	if err := errors.Join(joiner.Kill(), joiner.Start(t.Context())); err != nil { // Kill takes note that it ended
 		t.Fatal(err)
 	}
+	if err := joiner.WaitActive(t.Context(), patience); err != nil {
+		t.Fatal(err)
+	}
+	f.run(joiner, 0, "connect", witness.Endpoint())
 	if err := f.WaitConverged(t.Context(), patience); err != nil {
 		t.Fatal(err)
 	}

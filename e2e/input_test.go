@@ -78,6 +78,64 @@ func TestF156_WrongInputChangesNothing(t *testing.T) {
 	refused(t, "status, daemon down", result, err, 4, "no daemon")
 }
 
+// The blocks of the specification's example become keys of three kinds, each of which is planned: what this host cannot
+// run is said, with the reason, and what no cell has room for as well (F72, F81).
+func TestF72_F81_EveryKindIsPlannedAndExplained(t *testing.T) {
+	t.Parallel()
+	f := start(t, 1)
+	cell := f.Cells[0]
+	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	f.run(cell, 0, "apply", "-f", f.file(`spread nginx {
+    image docker.io/nginx@`+digest+`
+    replicas 3
+    port 80:8080
+    port 443:8443
+    cpu 500m
+    mem 256mb
+}
+stateful redis {
+    image docker.io/redis@`+digest+`
+    replicas 1
+    replication_factor 3
+    port 6379:6379
+    volume data /data
+    cpu 1000m
+    mem 1024mb
+}
+wasm transformer {
+    module https://wasm.example.com/transform.wasm
+    sha256 `+digest[7:]+`
+    replicas 5
+    capabilities kv_read,metrics
+    deterministic true
+}
+spread huge {
+    process `+f.Program("hello")+`
+    mem 900gb
+}
+`))
+	for name, words := range map[string][]string{
+		"spread.nginx":     {"port 80 is below port_min"},
+		"stateful.redis":   {"docker.io"},
+		"wasm.transformer": {"module"},
+		"spread.huge":      {"memory"},
+	} {
+		f.wait("the reason of "+name, func(ctx context.Context) error {
+			text, err := cell.Command(ctx, "explain", name)
+			if err != nil {
+				return err
+			}
+			for _, word := range words {
+				if !strings.Contains(text, word) {
+					return fmt.Errorf("explain does not say %q:\n%s", word, text)
+				}
+			}
+			return nil
+		})
+		t.Log(f.run(cell, 0, "explain", name))
+	}
+}
+
 // Three kinds of users at the socket: group colloid-admin writes, group colloid reads, others may not even
 // connect; root may everything (F135).
 func TestF135_ThreeUsersAtTheSocket(t *testing.T) {

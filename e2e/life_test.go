@@ -124,6 +124,25 @@ func TestF75_UpdateUnderLoadFailsNoRequest(t *testing.T) {
 	}
 }
 
+// A version that needs seconds until it listens gets no request before, and the next copy is not touched before (F158).
+func TestF158_SlowStartFailsNoRequest(t *testing.T) {
+	t.Parallel()
+	f := start(t, 3)
+	first := f.Cells[0]
+	f.run(first, 0, "apply", "-f", f.config(3, ""))
+	f.answers(first, 3)
+	load := f.strictLoad(f.Cells[1])
+	slow := fmt.Sprintf("spread hello {\n process %s\n args slow\n replicas 3\n port %d\n}\n", f.Program("misbehave"), f.port)
+	f.run(first, 0, "apply", "-f", f.file(slow)) // the default check: a connection to the first port
+	f.run(f.Cells[2], 0, "rollout", "status", "hello", "--watch", "--timeout", "55s")
+	f.noneFailed(load)
+	for _, answer := range f.answers(first, 3) {
+		if !strings.HasPrefix(answer, "slow pid ") {
+			t.Errorf("still answers %q", answer)
+		}
+	}
+}
+
 // An update that crashes is taken back by the cluster itself, while requests run; the key stays what was applied,
 // status says so and ends with 3; the next apply ends it.
 func TestF75_BadUpdateRollsBackByItself(t *testing.T) {
