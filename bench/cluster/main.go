@@ -4,7 +4,8 @@
 // knows that one of them is dead. All cells are in one process, as all members of the peer are, and wait in
 // the runtime's poller (driver epoll), as those do; -only processes measures one process for each cell with
 // the io_uring driver instead. Then it measures the failover of a three-cell appliance and what an idle
-// cell costs. It prints one line per figure, "BENCH name value", and judges nothing.
+// cell costs. It prints one line per figure, "BENCH name value", and judges nothing. Each part has a process of
+// its own and a pause before it, so that none is measured beside the remains of another.
 //
 // Every peer gets the same treatment: members are started, then told one address of the first one all
 // at once. The state directories lie in TMPDIR; put it on a tmpfs to leave the disk out, as memberlist
@@ -18,6 +19,7 @@ import (
 	"log"
 	"math"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime/pprof"
 	"slices"
@@ -52,7 +54,7 @@ var (
 	driver        = flag.String("driver", "epoll", "reactor driver of the cells in this process")
 	processDriver = flag.String("process-driver", "io_uring", "reactor driver of the cells with a process each")
 	binaries      = flag.String("bin", "bin", "directory with the programs of the appliance")
-	profile       = flag.String("cpuprofile", "", "write a CPU profile to this file")
+	profile       = flag.String("cpuprofile", "", "write a CPU profile of the part of -only to this file")
 	rounds        = flag.Int("rounds", 20, "deaths of the three-cell failover")
 )
 
@@ -61,7 +63,7 @@ func main() {
 	runChild()
 	flag.Parse()
 	log.SetFlags(0)
-	if *profile != "" {
+	if *profile != "" && *only != "" {
 		file, err := os.Create(*profile)
 		if err != nil {
 			log.Fatal(err)
@@ -73,10 +75,7 @@ func main() {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	parts := []struct {
-		name string
-		run  func() error
-	}{
+	parts := []part{
 		{"colloid", func() error { return measure(ctx, fmt.Sprintf("cluster%d", *members), &colloid{}) }},
 		{"memberlist", func() error { return measure(ctx, fmt.Sprintf("memberlist%d", *members), &memberlistCluster{}) }},
 		{"failover", func() error { return measureFailover(ctx) }},
@@ -84,13 +83,41 @@ func main() {
 		{"processes", func() error { return measure(ctx, fmt.Sprintf("processes%d", *members), &colloidProcesses{}) }},
 	}
 	for _, part := range parts {
-		if *only != part.name && (*only != "" || part.name == "processes") {
-			continue
+		err := error(nil)
+		switch *only {
+		case part.name:
+			err = part.run()
+		case "":
+			if part.name != "processes" {
+				err = apart(ctx, part.name)
+			}
 		}
-		if err := part.run(); err != nil {
+		if err != nil {
 			log.Fatalf("bench: %s: %v", part.name, err)
 		}
 	}
+}
+
+// part is what -only names.
+type part struct {
+	name string
+	run  func() error
+}
+
+// settle is the pause before a part: sockets, files and processes of the one before are gone by then.
+const settle = 5 * time.Second
+
+// apart runs one part in a process of its own.
+func apart(ctx context.Context, name string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	pause(ctx, settle)
+	command := exec.CommandContext(ctx, self, append(slices.Clone(os.Args[1:]), "-only", name)...)
+	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	return command.Run()
 }
 
 // valueSize is that of the write whose spreading is timed.
