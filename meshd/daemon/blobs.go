@@ -37,6 +37,8 @@ type blobPulls struct {
 	daemon *Daemon
 	pulls  map[*blobPull]struct{}
 	silent map[wire.CellID]clock.Instant // until when not to ask
+	// holders is Cell.Holders.
+	holders func(image [32]byte, avoid func(wire.CellID) bool, most int) []wire.CellID
 }
 
 // blobPull is one of them: one cell after the other is asked until one has the blob; then its bytes go to
@@ -80,7 +82,7 @@ func (b *blobPulls) wanted(w *message.Wanted) error {
 	}
 	p.request = attach.Append(nil, attach.KindRequest, payload)
 	now := b.daemon.reactor.Now()
-	p.holders = b.daemon.cell.Holders([32]byte(w.Image), func(id wire.CellID) bool {
+	p.holders = b.holders([32]byte(w.Image), func(id wire.CellID) bool {
 		for _, avoid := range w.Avoid {
 			if wire.CellID(avoid) == id {
 				return true
