@@ -42,6 +42,13 @@ func (s *Supervisor) attach(from *session, m *message.Attach) error {
 		s.attachResolver(from, m.Channel, wanted.Resolver)
 		return nil
 	}
+	if blob, ok := m.What.(*message.Attach_Blob); ok {
+		return s.attachBlob(from, m.Channel, blob.Blob)
+	}
+	if sink, ok := m.What.(*message.Attach_BlobSink); ok {
+		s.attachSink(from, m.Channel, sink.BlobSink)
+		return nil
+	}
 	id, err := instanceID(m.Id)
 	if err != nil {
 		return err

@@ -31,6 +31,9 @@ func (s *Supervisor) command(from *session, c *message.Command) error {
 		return nil
 	case *message.Command_Attach:
 		return s.attach(from, body.Attach)
+	case *message.Command_NoBlob:
+		s.noBlob(from, body.NoBlob)
+		return nil
 	}
 	s.audit.write(from.peer, c.Sequence, "unknown", "ignored: a command of a newer version")
 	from.acknowledge = true

@@ -296,10 +296,13 @@ func TestAnExternalRuntimeRunsTheSame(t *testing.T) {
 	client := d.Connect()
 	spec := c.spec(v1.Config{Entrypoint: []string{"sh", "-c"}, User: "app", StopSignal: "SIGQUIT"},
 		`trap 'echo quit; exit 7' QUIT; id; hostname; grep -E 'Seccomp:|NoNewPrivs|CapBnd' /proc/self/status;
-		mount -t tmpfs none /tmp; cat /proc/self/uid_map; echo started; while true; do sleep 0.05; done`)
-	spec.Health = workload.Health{Kind: workload.HealthExec, Command: []string{"true"}}
-	spec.Restart = workload.RestartNever
-	id := client.Start("spread.web", 0, spec)
+		mount -t tmpfs none /tmp; cat /proc/self/uid_map; echo "secret $PASSWORD" | tr 0-9 a-j; echo started
+		while true; do sleep 0.05; done`)
+	spec.Health = workload.Health{Kind: workload.HealthExec, Command: []string{"sh", "-c", "test -z \"$PASSWORD\""}}
+	spec.Restart, spec.EnvironmentDigest = workload.RestartNever, [32]byte{1}
+	command := supplied(t, spec, nil)
+	client.Send(command)
+	id := runnerdtest.IDOf(command.GetStart().Id)
 	client.Until("an answer", func() bool {
 		i := client.Locked(id)
 		return i.GetState() == ready || i.GetState() == exited || i.GetState() == denied
@@ -310,11 +313,14 @@ func TestAnExternalRuntimeRunsTheSame(t *testing.T) {
 	}
 	p := processOf(i)
 	eventually(t, "output", func() bool { return strings.Contains(c.log(id), "started\n") })
-	for _, want := range []string{"uid=1000(app)", "web-0\n", "CapBnd:\t00000000000004fb", "NoNewPrivs:\t1", "Seccomp:\t2",
-		"ermission denied", "65536\n"} {
+	for _, want := range []string{"uid=1000(app)", "secret-0\n", "CapBnd:\t00000000000004fb", "NoNewPrivs:\t1", "Seccomp:\t2",
+		"ermission denied", "65536\n", "secret geheimnis-ehbb\n"} {
 		if !strings.Contains(c.log(id), want) {
 			t.Errorf("lacks %q: %s", want, c.log(id))
 		}
+	}
+	if path := c.onDisk("geheimnis-4711"); path != "" {
+		t.Errorf("%s holds the secret", path)
 	}
 	d.Kill()
 	d.Run(t)

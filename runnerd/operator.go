@@ -352,6 +352,7 @@ func (s *Supervisor) openImages() error {
 	client, err := image.Open(image.Options{
 		Directory: filepath.Join(s.options.Directory, "images"), Credentials: s.options.Credentials,
 		Owners: s.options.Owners, Log: s.options.Log, Hosts: s.registryHosts, Command: s.options.ImagesCommand,
+		Peers: peers{s}, Share: s.sharing,
 	})
 	s.images = client
 	return err

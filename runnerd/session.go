@@ -47,6 +47,7 @@ func (s *Supervisor) Attach(conn *net.UnixConn) error {
 	attached := s.post(func() {
 		if s.session != nil {
 			s.session.link.Close()
+			s.blobsGone(s.session)
 		}
 		s.session = fresh
 		s.checkPolicy()
@@ -73,6 +74,7 @@ func (s *Supervisor) receive(from *session) {
 		if s.session == from {
 			s.session = nil
 		}
+		s.blobsGone(from)
 	})
 }
 

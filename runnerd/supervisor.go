@@ -44,6 +44,7 @@ type Supervisor struct {
 	retry       *time.Timer
 	launchSlot  time.Duration
 	attachments attachments
+	blobs       blobRequests
 	grants      *grants
 	allowing    bool            // a change of them is under way
 	allowed     []workload.Port // ports of the host that containers may reach

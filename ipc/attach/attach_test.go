@@ -111,6 +111,8 @@ func TestRequestsAreBounded(t *testing.T) {
 		"long path":  {Path: strings.Repeat("/x", PathMax)},
 		"long key":   {Key: strings.Repeat("k", 97)},
 		"digest":     {Digest: "12"},
+		"blob":       {Blob: "12"},
+		"offset":     {Offset: -1},
 	} {
 		if _, err := r.Encode(); err == nil {
 			t.Errorf("%s was taken", name)

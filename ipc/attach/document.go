@@ -44,6 +44,11 @@ type Request struct {
 
 	// Figures: how often, 0 = once.
 	IntervalMilliseconds uint32 `json:"interval_ms,omitempty"`
+
+	// Blob of an image (F76): its sha256 in hexadecimal, and from which byte on. After KindAccepted come its
+	// bytes, without frames, up to the end of the stream.
+	Blob   string `json:"blob,omitempty"`
+	Offset int64  `json:"offset,omitempty"`
 }
 
 // Encode gives the payload of a KindRequest, or says what is out of bounds.
@@ -90,6 +95,8 @@ func (r *Request) validate() error {
 		return fmt.Errorf("key of %d bytes, expected at most %d", len(r.Key), keyMax)
 	case len(r.Digest) != 0 && len(r.Digest) != 16:
 		return fmt.Errorf("digest %.40q, expected 16 hexadecimal digits", r.Digest)
+	case len(r.Blob) != 0 && len(r.Blob) != 64 || r.Offset < 0:
+		return fmt.Errorf("blob %.80q from byte %d, expected 64 hexadecimal digits and no negative number", r.Blob, r.Offset)
 	}
 	return nil
 }

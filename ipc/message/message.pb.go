@@ -162,6 +162,7 @@ type Command struct {
 	//	*Command_Stop
 	//	*Command_List
 	//	*Command_Attach
+	//	*Command_NoBlob
 	Body          isCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -247,6 +248,15 @@ func (x *Command) GetAttach() *Attach {
 	return nil
 }
 
+func (x *Command) GetNoBlob() *NoBlob {
+	if x != nil {
+		if x, ok := x.Body.(*Command_NoBlob); ok {
+			return x.NoBlob
+		}
+	}
+	return nil
+}
+
 type isCommand_Body interface {
 	isCommand_Body()
 }
@@ -267,6 +277,10 @@ type Command_Attach struct {
 	Attach *Attach `protobuf:"bytes,5,opt,name=attach,proto3,oneof"`
 }
 
+type Command_NoBlob struct {
+	NoBlob *NoBlob `protobuf:"bytes,80,opt,name=no_blob,json=noBlob,proto3,oneof"`
+}
+
 func (*Command_Start) isCommand_Body() {}
 
 func (*Command_Stop) isCommand_Body() {}
@@ -274,6 +288,69 @@ func (*Command_Stop) isCommand_Body() {}
 func (*Command_List) isCommand_Body() {}
 
 func (*Command_Attach) isCommand_Body() {}
+
+func (*Command_NoBlob) isCommand_Body() {}
+
+// NoBlob answers a Wanted: no cell gives it. The number says which.
+type NoBlob struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wanted        uint64                 `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // one sentence, for the log
+	Alone         bool                   `protobuf:"varint,3,opt,name=alone,proto3" json:"alone,omitempty"`  // no cell is known to have the image
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NoBlob) Reset() {
+	*x = NoBlob{}
+	mi := &file_message_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NoBlob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NoBlob) ProtoMessage() {}
+
+func (x *NoBlob) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NoBlob.ProtoReflect.Descriptor instead.
+func (*NoBlob) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NoBlob) GetWanted() uint64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *NoBlob) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NoBlob) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
+}
 
 // Start asks for an instance to run until a Stop. Repeating it is harmless.
 type Start struct {
@@ -291,7 +368,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_message_proto_msgTypes[2]
+	mi := &file_message_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -303,7 +380,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[2]
+	mi := &file_message_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -316,7 +393,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{2}
+	return file_message_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Start) GetId() *InstanceID {
@@ -380,7 +457,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_message_proto_msgTypes[3]
+	mi := &file_message_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +469,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[3]
+	mi := &file_message_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +482,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{3}
+	return file_message_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *File) GetPath() string {
@@ -443,6 +520,8 @@ type Attach struct {
 	//	*Attach_Invoke
 	//	*Attach_Usage
 	//	*Attach_Resolver
+	//	*Attach_Blob
+	//	*Attach_BlobSink
 	What          isAttach_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -450,7 +529,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_message_proto_msgTypes[4]
+	mi := &file_message_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +541,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[4]
+	mi := &file_message_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +554,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{4}
+	return file_message_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Attach) GetChannel() uint64 {
@@ -553,6 +632,24 @@ func (x *Attach) GetResolver() *Resolver {
 	return nil
 }
 
+func (x *Attach) GetBlob() *Blob {
+	if x != nil {
+		if x, ok := x.What.(*Attach_Blob); ok {
+			return x.Blob
+		}
+	}
+	return nil
+}
+
+func (x *Attach) GetBlobSink() *BlobSink {
+	if x != nil {
+		if x, ok := x.What.(*Attach_BlobSink); ok {
+			return x.BlobSink
+		}
+	}
+	return nil
+}
+
 type isAttach_What interface {
 	isAttach_What()
 }
@@ -581,6 +678,14 @@ type Attach_Resolver struct {
 	Resolver *Resolver `protobuf:"bytes,70,opt,name=resolver,proto3,oneof"`
 }
 
+type Attach_Blob struct {
+	Blob *Blob `protobuf:"bytes,80,opt,name=blob,proto3,oneof"`
+}
+
+type Attach_BlobSink struct {
+	BlobSink *BlobSink `protobuf:"bytes,81,opt,name=blob_sink,json=blobSink,proto3,oneof"`
+}
+
 func (*Attach_Logs) isAttach_What() {}
 
 func (*Attach_Exec) isAttach_What() {}
@@ -593,6 +698,118 @@ func (*Attach_Usage) isAttach_What() {}
 
 func (*Attach_Resolver) isAttach_What() {}
 
+func (*Attach_Blob) isAttach_What() {}
+
+func (*Attach_BlobSink) isAttach_What() {}
+
+// Blob: the descriptor is a file that can only be read, at offset: a blob of an image that this host shares
+// with other cells (F76). There is no instance.
+type Blob struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // sha256
+	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Blob) Reset() {
+	*x = Blob{}
+	mi := &file_message_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Blob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Blob) ProtoMessage() {}
+
+func (x *Blob) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Blob.ProtoReflect.Descriptor instead.
+func (*Blob) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Blob) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *Blob) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// BlobSink answers a Wanted: the descriptor is a SOCK_STREAM into which meshd writes what another cell sends.
+// There is no instance.
+type BlobSink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wanted        uint64                 `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Cell          uint64                 `protobuf:"fixed64,2,opt,name=cell,proto3" json:"cell,omitempty"` // who sends it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlobSink) Reset() {
+	*x = BlobSink{}
+	mi := &file_message_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlobSink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlobSink) ProtoMessage() {}
+
+func (x *BlobSink) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlobSink.ProtoReflect.Descriptor instead.
+func (*BlobSink) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BlobSink) GetWanted() uint64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *BlobSink) GetCell() uint64 {
+	if x != nil {
+		return x.Cell
+	}
+	return 0
+}
+
 // Invoke: the descriptor is a SOCK_SEQPACKET connected to the worker of a Wasm instance (ipc/invoke).
 type Invoke struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -602,7 +819,7 @@ type Invoke struct {
 
 func (x *Invoke) Reset() {
 	*x = Invoke{}
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +831,7 @@ func (x *Invoke) String() string {
 func (*Invoke) ProtoMessage() {}
 
 func (x *Invoke) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +844,7 @@ func (x *Invoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invoke.ProtoReflect.Descriptor instead.
 func (*Invoke) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{5}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 // Usage: the descriptor is the reading end of a pipe with frames of ipc/attach: what the instances of this
@@ -641,7 +858,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +870,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +883,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Usage) GetIntervalMilliseconds() uint32 {
@@ -688,7 +905,7 @@ type Resolver struct {
 
 func (x *Resolver) Reset() {
 	*x = Resolver{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +917,7 @@ func (x *Resolver) String() string {
 func (*Resolver) ProtoMessage() {}
 
 func (x *Resolver) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +930,7 @@ func (x *Resolver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolver.ProtoReflect.Descriptor instead.
 func (*Resolver) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Resolver) GetIpv6() bool {
@@ -742,7 +959,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +971,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +984,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Logs) GetTailLines() uint32 {
@@ -806,7 +1023,7 @@ type Exec struct {
 
 func (x *Exec) Reset() {
 	*x = Exec{}
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +1035,7 @@ func (x *Exec) String() string {
 func (*Exec) ProtoMessage() {}
 
 func (x *Exec) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +1048,7 @@ func (x *Exec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exec.ProtoReflect.Descriptor instead.
 func (*Exec) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{9}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Exec) GetArguments() []string {
@@ -888,7 +1105,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1117,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1130,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{10}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Copy) GetPath() string {
@@ -947,7 +1164,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1176,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1189,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{11}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -998,7 +1215,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1227,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1240,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{12}
+	return file_message_proto_rawDescGZIP(), []int{15}
 }
 
 type Event struct {
@@ -1036,6 +1253,7 @@ type Event struct {
 	//	*Event_Listing
 	//	*Event_Attached
 	//	*Event_Network
+	//	*Event_Wanted
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1043,7 +1261,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1273,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1286,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{13}
+	return file_message_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -1130,6 +1348,15 @@ func (x *Event) GetNetwork() *Network {
 	return nil
 }
 
+func (x *Event) GetWanted() *Wanted {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Wanted); ok {
+			return x.Wanted
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -1154,6 +1381,10 @@ type Event_Network struct {
 	Network *Network `protobuf:"bytes,70,opt,name=network,proto3,oneof"`
 }
 
+type Event_Wanted struct {
+	Wanted *Wanted `protobuf:"bytes,80,opt,name=wanted,proto3,oneof"`
+}
+
 func (*Event_Hello) isEvent_Body() {}
 
 func (*Event_Instance) isEvent_Body() {}
@@ -1163,6 +1394,85 @@ func (*Event_Listing) isEvent_Body() {}
 func (*Event_Attached) isEvent_Body() {}
 
 func (*Event_Network) isEvent_Body() {}
+
+func (*Event_Wanted) isEvent_Body() {}
+
+// Wanted asks meshd for a blob that other cells may have. The answer is an Attach with BlobSink, or NoBlob.
+type Wanted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`       // unique in the connection, not 0
+	Image         []byte                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`          // sha256 that workloads name: cells that run it are asked
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`        // sha256 of the blob
+	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`       // from which byte on
+	Avoid         []uint64               `protobuf:"fixed64,5,rep,packed,name=avoid,proto3" json:"avoid,omitempty"` // cells not to ask, at most 64
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wanted) Reset() {
+	*x = Wanted{}
+	mi := &file_message_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wanted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wanted) ProtoMessage() {}
+
+func (x *Wanted) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
+func (*Wanted) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Wanted) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Wanted) GetImage() []byte {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *Wanted) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *Wanted) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *Wanted) GetAvoid() []uint64 {
+	if x != nil {
+		return x.Avoid
+	}
+	return nil
+}
 
 // Attached answers an Attach.
 type Attached struct {
@@ -1175,7 +1485,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1497,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1510,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{14}
+	return file_message_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1238,7 +1548,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1560,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1573,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{15}
+	return file_message_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1362,7 +1672,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1684,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1697,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{16}
+	return file_message_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Network) GetRanges() []*Range {
@@ -1415,7 +1725,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1737,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1750,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{17}
+	return file_message_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Range) GetAddress() []byte {
@@ -1479,7 +1789,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1801,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1814,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{18}
+	return file_message_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1615,7 +1925,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[19]
+	mi := &file_message_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1937,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[19]
+	mi := &file_message_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1950,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{19}
+	return file_message_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1659,14 +1969,19 @@ const file_message_proto_rawDesc = "" +
 	"InstanceID\x12\x19\n" +
 	"\bkey_hash\x18\x01 \x01(\x06R\akeyHash\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\x06R\x06digest\"\xda\x01\n" +
+	"\x06digest\x18\x03 \x01(\x06R\x06digest\"\x8a\x02\n" +
 	"\aCommand\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12*\n" +
 	"\x05start\x18\x02 \x01(\v2\x12.colloid.ipc.StartH\x00R\x05start\x12'\n" +
 	"\x04stop\x18\x03 \x01(\v2\x11.colloid.ipc.StopH\x00R\x04stop\x12'\n" +
 	"\x04list\x18\x04 \x01(\v2\x11.colloid.ipc.ListH\x00R\x04list\x12-\n" +
-	"\x06attach\x18\x05 \x01(\v2\x13.colloid.ipc.AttachH\x00R\x06attachB\x06\n" +
-	"\x04body\"\xd4\x01\n" +
+	"\x06attach\x18\x05 \x01(\v2\x13.colloid.ipc.AttachH\x00R\x06attach\x12.\n" +
+	"\ano_blob\x18P \x01(\v2\x13.colloid.ipc.NoBlobH\x00R\x06noBlobB\x06\n" +
+	"\x04body\"N\n" +
+	"\x06NoBlob\x12\x16\n" +
+	"\x06wanted\x18\x01 \x01(\x04R\x06wanted\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05alone\x18\x03 \x01(\bR\x05alone\"\xd4\x01\n" +
 	"\x05Start\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -1678,7 +1993,7 @@ const file_message_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
-	"\acontent\x18\x03 \x01(\fR\acontent\"\xde\x02\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"\xbd\x03\n" +
 	"\x06Attach\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12'\n" +
 	"\x02id\x18\x02 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12'\n" +
@@ -1687,8 +2002,16 @@ const file_message_proto_rawDesc = "" +
 	"\x04copy\x18\x05 \x01(\v2\x11.colloid.ipc.CopyH\x00R\x04copy\x12-\n" +
 	"\x06invoke\x18\x1e \x01(\v2\x13.colloid.ipc.InvokeH\x00R\x06invoke\x12*\n" +
 	"\x05usage\x182 \x01(\v2\x12.colloid.ipc.UsageH\x00R\x05usage\x123\n" +
-	"\bresolver\x18F \x01(\v2\x15.colloid.ipc.ResolverH\x00R\bresolverB\x06\n" +
-	"\x04what\"\b\n" +
+	"\bresolver\x18F \x01(\v2\x15.colloid.ipc.ResolverH\x00R\bresolver\x12'\n" +
+	"\x04blob\x18P \x01(\v2\x11.colloid.ipc.BlobH\x00R\x04blob\x124\n" +
+	"\tblob_sink\x18Q \x01(\v2\x15.colloid.ipc.BlobSinkH\x00R\bblobSinkB\x06\n" +
+	"\x04what\"6\n" +
+	"\x04Blob\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\"6\n" +
+	"\bBlobSink\x12\x16\n" +
+	"\x06wanted\x18\x01 \x01(\x04R\x06wanted\x12\x12\n" +
+	"\x04cell\x18\x02 \x01(\x06R\x04cell\"\b\n" +
 	"\x06Invoke\"<\n" +
 	"\x05Usage\x123\n" +
 	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"6\n" +
@@ -1714,15 +2037,22 @@ const file_message_proto_rawDesc = "" +
 	"\x04Stop\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12-\n" +
 	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\"\x06\n" +
-	"\x04List\"\xad\x02\n" +
+	"\x04List\"\xdc\x02\n" +
 	"\x05Event\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12*\n" +
 	"\x05hello\x18\x02 \x01(\v2\x12.colloid.ipc.HelloH\x00R\x05hello\x123\n" +
 	"\binstance\x18\x03 \x01(\v2\x15.colloid.ipc.InstanceH\x00R\binstance\x120\n" +
 	"\alisting\x18\x04 \x01(\v2\x14.colloid.ipc.ListingH\x00R\alisting\x123\n" +
 	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battached\x120\n" +
-	"\anetwork\x18F \x01(\v2\x14.colloid.ipc.NetworkH\x00R\anetworkB\x06\n" +
-	"\x04body\":\n" +
+	"\anetwork\x18F \x01(\v2\x14.colloid.ipc.NetworkH\x00R\anetwork\x12-\n" +
+	"\x06wanted\x18P \x01(\v2\x13.colloid.ipc.WantedH\x00R\x06wantedB\x06\n" +
+	"\x04body\"|\n" +
+	"\x06Wanted\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\fR\x05image\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05avoid\x18\x05 \x03(\x06R\x05avoid\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\"\x85\x03\n" +
@@ -1792,58 +2122,66 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
 	(*Command)(nil),    // 2: colloid.ipc.Command
-	(*Start)(nil),      // 3: colloid.ipc.Start
-	(*File)(nil),       // 4: colloid.ipc.File
-	(*Attach)(nil),     // 5: colloid.ipc.Attach
-	(*Invoke)(nil),     // 6: colloid.ipc.Invoke
-	(*Usage)(nil),      // 7: colloid.ipc.Usage
-	(*Resolver)(nil),   // 8: colloid.ipc.Resolver
-	(*Logs)(nil),       // 9: colloid.ipc.Logs
-	(*Exec)(nil),       // 10: colloid.ipc.Exec
-	(*Copy)(nil),       // 11: colloid.ipc.Copy
-	(*Stop)(nil),       // 12: colloid.ipc.Stop
-	(*List)(nil),       // 13: colloid.ipc.List
-	(*Event)(nil),      // 14: colloid.ipc.Event
-	(*Attached)(nil),   // 15: colloid.ipc.Attached
-	(*Hello)(nil),      // 16: colloid.ipc.Hello
-	(*Network)(nil),    // 17: colloid.ipc.Network
-	(*Range)(nil),      // 18: colloid.ipc.Range
-	(*Instance)(nil),   // 19: colloid.ipc.Instance
-	(*Listing)(nil),    // 20: colloid.ipc.Listing
+	(*NoBlob)(nil),     // 3: colloid.ipc.NoBlob
+	(*Start)(nil),      // 4: colloid.ipc.Start
+	(*File)(nil),       // 5: colloid.ipc.File
+	(*Attach)(nil),     // 6: colloid.ipc.Attach
+	(*Blob)(nil),       // 7: colloid.ipc.Blob
+	(*BlobSink)(nil),   // 8: colloid.ipc.BlobSink
+	(*Invoke)(nil),     // 9: colloid.ipc.Invoke
+	(*Usage)(nil),      // 10: colloid.ipc.Usage
+	(*Resolver)(nil),   // 11: colloid.ipc.Resolver
+	(*Logs)(nil),       // 12: colloid.ipc.Logs
+	(*Exec)(nil),       // 13: colloid.ipc.Exec
+	(*Copy)(nil),       // 14: colloid.ipc.Copy
+	(*Stop)(nil),       // 15: colloid.ipc.Stop
+	(*List)(nil),       // 16: colloid.ipc.List
+	(*Event)(nil),      // 17: colloid.ipc.Event
+	(*Wanted)(nil),     // 18: colloid.ipc.Wanted
+	(*Attached)(nil),   // 19: colloid.ipc.Attached
+	(*Hello)(nil),      // 20: colloid.ipc.Hello
+	(*Network)(nil),    // 21: colloid.ipc.Network
+	(*Range)(nil),      // 22: colloid.ipc.Range
+	(*Instance)(nil),   // 23: colloid.ipc.Instance
+	(*Listing)(nil),    // 24: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
-	3,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	12, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	13, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
-	5,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
-	1,  // 4: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
-	4,  // 5: colloid.ipc.Start.files:type_name -> colloid.ipc.File
-	1,  // 6: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
-	9,  // 7: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
-	10, // 8: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
-	11, // 9: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
-	6,  // 10: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
-	7,  // 11: colloid.ipc.Attach.usage:type_name -> colloid.ipc.Usage
-	8,  // 12: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
-	1,  // 13: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	16, // 14: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	19, // 15: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	20, // 16: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	15, // 17: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	17, // 18: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
-	18, // 19: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
-	1,  // 20: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 21: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	4,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
+	15, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	16, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	6,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
+	3,  // 4: colloid.ipc.Command.no_blob:type_name -> colloid.ipc.NoBlob
+	1,  // 5: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
+	5,  // 6: colloid.ipc.Start.files:type_name -> colloid.ipc.File
+	1,  // 7: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
+	12, // 8: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	13, // 9: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	14, // 10: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	9,  // 11: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
+	10, // 12: colloid.ipc.Attach.usage:type_name -> colloid.ipc.Usage
+	11, // 13: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
+	7,  // 14: colloid.ipc.Attach.blob:type_name -> colloid.ipc.Blob
+	8,  // 15: colloid.ipc.Attach.blob_sink:type_name -> colloid.ipc.BlobSink
+	1,  // 16: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	20, // 17: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	23, // 18: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	24, // 19: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	19, // 20: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	21, // 21: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
+	18, // 22: colloid.ipc.Event.wanted:type_name -> colloid.ipc.Wanted
+	22, // 23: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
+	1,  // 24: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 25: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -1856,21 +2194,25 @@ func file_message_proto_init() {
 		(*Command_Stop)(nil),
 		(*Command_List)(nil),
 		(*Command_Attach)(nil),
+		(*Command_NoBlob)(nil),
 	}
-	file_message_proto_msgTypes[4].OneofWrappers = []any{
+	file_message_proto_msgTypes[5].OneofWrappers = []any{
 		(*Attach_Logs)(nil),
 		(*Attach_Exec)(nil),
 		(*Attach_Copy)(nil),
 		(*Attach_Invoke)(nil),
 		(*Attach_Usage)(nil),
 		(*Attach_Resolver)(nil),
+		(*Attach_Blob)(nil),
+		(*Attach_BlobSink)(nil),
 	}
-	file_message_proto_msgTypes[13].OneofWrappers = []any{
+	file_message_proto_msgTypes[16].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
 		(*Event_Attached)(nil),
 		(*Event_Network)(nil),
+		(*Event_Wanted)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1878,7 +2220,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

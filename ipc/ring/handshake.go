@@ -14,8 +14,13 @@ import (
 // Version is the version of the hello and the layout.
 const Version = 1
 
-// handshakeTimeout bounds how long either side waits for the other's half.
-const handshakeTimeout = 5 * time.Second
+const (
+	// handshakeTimeout bounds how long the helper may find no room for its half.
+	handshakeTimeout = 5 * time.Second
+	// helloPatience bounds how long meshd waits for it. The helper may be starting on a machine that is very
+	// busy, and nobody connects the two a second time while both run; if it ends, so does the wait.
+	helloPatience = 10 * time.Minute
+)
 
 const (
 	helloSize       = 32
@@ -69,7 +74,7 @@ func Create(conn *net.UnixConn) (*Link, error) {
 // Accept takes the rings the helper passes; meshd calls it. On success the link owns the
 // connection; on an error the caller still does.
 func Accept(conn *net.UnixConn) (*Link, error) {
-	_ = conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	_ = conn.SetReadDeadline(time.Now().Add(helloPatience))
 	defer conn.SetReadDeadline(time.Time{})
 	var hello [helloSize]byte
 	control := make([]byte, unix.CmsgSpace(4*helloFDs))

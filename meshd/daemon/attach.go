@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -19,25 +20,31 @@ const (
 	AttachmentsMax = 192
 	// requestPatience is how long the opener of a stream may take to say what it wants.
 	requestPatience = 10 * time.Second
+	// blobsServedMax bounds those of them that give blobs of images to other cells: what is above goes to the
+	// registry (F76).
+	blobsServedMax = 4
 	// attachBlock is what an attachment holds in each direction at most.
 	attachBlock = 32 << 10
 	// lingerPatience is how long an attachment whose descriptor ended waits until the opener has all of it.
 	lingerPatience = time.Minute
 )
 
-// attachments are the streams of logs, exec, copy and metrics that end in this cell, each connected to a
+// attachments are the streams of logs, exec, copy, metrics and blobs that end in this cell, each connected to a
 // descriptor of runnerd. It belongs to the reactor's goroutine.
 type attachments struct {
 	daemon *Daemon
 	// waiting are those for which runnerd has not answered, by channel.
 	waiting map[uint64]*attachment
 	count   int
+	blobs   int // of count
 }
 
 // serveAttachments names this cell's service for the kinds of streams that runnerd answers.
 func (d *Daemon) serveAttachments() {
 	d.attachments = attachments{daemon: d, waiting: map[uint64]*attachment{}}
-	for _, kind := range []wire.StreamType{wire.StreamLogs, wire.StreamExec, wire.StreamMetrics, wire.StreamCopy} {
+	for _, kind := range []wire.StreamType{
+		wire.StreamLogs, wire.StreamExec, wire.StreamMetrics, wire.StreamCopy, wire.StreamBlob,
+	} {
 		d.cell.Serve(kind, d.attachments.accept)
 	}
 }
@@ -67,11 +74,15 @@ type attachment struct {
 
 // accept takes a stream. Nothing is done for it before it has said what it wants.
 func (a *attachments) accept(s *stream.Stream) {
-	if a.count >= AttachmentsMax {
+	blob := s.Kind() == wire.StreamBlob
+	if a.count >= AttachmentsMax || blob && a.blobs >= blobsServedMax {
 		s.Reject(stream.ReasonBusy)
 		return
 	}
 	a.count++
+	if blob {
+		a.blobs++
+	}
 	t := &attachment{owner: a, stream: s, taken: make(chan struct{}, 1), finished: make(chan struct{})}
 	t.timer = time.AfterFunc(requestPatience, func() {
 		a.daemon.inbox.post(func() {
@@ -170,6 +181,15 @@ func (t *attachment) command(r *attach.Request) (*message.Attach, error) {
 	if kind == wire.StreamMetrics {
 		return &message.Attach{What: &message.Attach_Usage{
 			Usage: &message.Usage{IntervalMilliseconds: r.IntervalMilliseconds},
+		}}, nil
+	}
+	if kind == wire.StreamBlob {
+		digest, err := hex.DecodeString(r.Blob)
+		if err != nil || len(digest) != 32 {
+			return nil, fmt.Errorf("the request names blob %.80q, expected a digest", r.Blob)
+		}
+		return &message.Attach{Id: &message.InstanceID{}, What: &message.Attach_Blob{ // an id: older ones insist on it
+			Blob: &message.Blob{Digest: digest, Offset: uint64(r.Offset)},
 		}}, nil
 	}
 	if r.Key != t.stream.Name() {
@@ -290,6 +310,9 @@ func (t *attachment) Closed(*stream.Stream, stream.Reason) {
 	}
 	t.over = true
 	t.owner.count--
+	if t.stream.Kind() == wire.StreamBlob {
+		t.owner.blobs--
+	}
 	t.timer.Stop()
 	t.release()
 	close(t.finished)

@@ -75,6 +75,7 @@ type Daemon struct {
 	helper      helper
 	workers     workers
 	attachments attachments
+	blobs       blobPulls
 	names       nameService
 	log         *logger
 	failure     atomic.Pointer[error]
@@ -229,6 +230,8 @@ func (d *Daemon) open() (err error) {
 	}
 	d.cell = cell.New(config)
 	d.serveAttachments()
+	d.blobs = blobPulls{daemon: d, pulls: map[*blobPull]struct{}{}, silent: map[wire.CellID]clock.Instant{},
+		holders: d.cell.Holders}
 	d.workers.hosts = d.cell.Hosts
 	d.cell.Serve(wire.StreamInvoke, d.workers.serveForwarded)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()

@@ -109,6 +109,7 @@ func (h *helper) detach(d *Daemon) {
 	h.descriptors.Close()
 	h.link = nil
 	d.attachments.helperGone()
+	d.blobs.helperGone()
 	d.names.detached()
 	d.cell.HelperGone(d.reactor.Now())
 }
@@ -167,7 +168,10 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		if !d.attachments.attached(body.Attached) {
 			d.workers.attached(body.Attached)
 		}
+		d.blobs.attached(body.Attached)
 		d.names.attached(body.Attached)
+	case *message.Event_Wanted:
+		return d.blobs.wanted(body.Wanted)
 	case *message.Event_Network:
 		return d.names.network(h, body.Network)
 	}

@@ -13,6 +13,7 @@ const (
 	StreamVolume  StreamType = 4
 	StreamInvoke  StreamType = 5 // a call of a Wasm function on a cell that has an instance (F144)
 	StreamCopy    StreamType = 6 // files in and out of an instance
+	StreamBlob    StreamType = 7 // a blob of an image, for a cell that pulls it (F76)
 )
 
 // Sizes of the stream messages. StreamDataMax is the payload of one chunk beside an authentication

@@ -15,6 +15,7 @@ import (
 	"colloid.net/runnerd/image/manifest"
 	"colloid.net/runnerd/image/registry"
 	"colloid.net/runnerd/image/store"
+	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/trust"
 )
 
@@ -43,7 +44,8 @@ type (
 type Progress struct {
 	Bytes, Total  int64
 	Layer, Layers int
-	Unpacking     bool // all is here and becomes layers
+	Unpacking     bool   // all is here and becomes layers
+	From          string // "cell ..." while another cell gives it (F76)
 }
 
 // String is the progress as the reason of an instance that waits for it.
@@ -52,9 +54,16 @@ func (p Progress) String() string {
 	case p.Unpacking:
 		return fmt.Sprintf("unpacking layer %d of %d", p.Layer, p.Layers)
 	case p.Total > 0:
-		return fmt.Sprintf("pulling %d %%, layer %d of %d", p.Bytes*100/p.Total, p.Layer, p.Layers)
+		return fmt.Sprintf("pulling %d %%, layer %d of %d%s", p.Bytes*100/p.Total, p.Layer, p.Layers, p.from())
 	}
-	return "pulling"
+	return "pulling" + p.from()
+}
+
+func (p Progress) from() string {
+	if p.From == "" {
+		return ""
+	}
+	return ", from " + p.From
 }
 
 // Options of a Client.
@@ -68,6 +77,9 @@ type Options struct {
 	Idle        time.Duration // after which `runnerd images` ends; 0 = a minute
 	JitterMax   time.Duration // before a pull that nobody waits for in person; 0 = 2 s, negative = none
 	Timing      registry.Timing
+	Peers       Peers          // other cells of the cluster; nil = there are none
+	Share       func() Sharing // what other cells may have; nil = nothing
+	KeptMax     int64          // bytes of blobs kept for them; 0 = 4 GiB, or 5 % of a smaller disk
 }
 
 // Host is what the policy says of one registry or server.
@@ -87,7 +99,8 @@ type Client struct {
 	mutex    sync.Mutex
 	pulls    map[Digest]*pull
 	blobs    map[Digest]*blobUse
-	reserved uint64 // bytes that pulls under way will still write
+	reserved uint64               // bytes that pulls under way will still write
+	avoid    map[uint64]time.Time // cells that did not give what they said they had, until when
 	slots    chan struct{}
 	closed   bool
 }
@@ -109,6 +122,12 @@ func Open(options Options) (*Client, error) {
 	if options.Command == nil {
 		options.Command = []string{"/proc/self/exe"}
 	}
+	if options.Share == nil {
+		options.Share = func() Sharing { return policy.ShareNone }
+	}
+	if options.KeptMax == 0 {
+		options.KeptMax = keptLimit(options.Directory)
+	}
 	if err := store.Prepare(options.Directory); err != nil {
 		return nil, fmt.Errorf("image directory: %w", err)
 	}
@@ -117,9 +136,10 @@ func Open(options Options) (*Client, error) {
 	}
 	c := &Client{
 		options: options, floor: store.Floor(options.Directory), pulls: map[Digest]*pull{},
-		blobs: map[Digest]*blobUse{}, slots: make(chan struct{}, pullsAtOnce),
+		blobs: map[Digest]*blobUse{}, slots: make(chan struct{}, pullsAtOnce), avoid: map[uint64]time.Time{},
 	}
 	c.removeOldBlobs()
+	c.trimKept(0)
 	return c, nil
 }
 

@@ -43,13 +43,16 @@ type granter interface {
 	// blob opens the file of a blob and says how much of it is there. The file is closed by the caller.
 	blob(ctx context.Context, digest Digest, size int64) (*os.File, int64, error)
 	layers(ctx context.Context, layers []registry.Layer) ([]bool, error)
+	// peer asks other cells for a blob, from an offset on; the file is nil where none gives it.
+	peer(ctx context.Context, digest Digest, size, offset int64) (*os.File, registry.Grant)
+	lied(why string)
 	progress(Progress)
 }
 
 // fetch runs one job in a process of its own, and returns when that has ended: what it wrote will not
 // change any more.
-func (c *Client) fetch(ctx context.Context, job registry.Job, g granter) (registry.Message, error) {
-	if err := c.completeJob(&job); err != nil {
+func (c *Client) fetch(ctx context.Context, job *registry.Job, g granter) (registry.Message, error) {
+	if err := c.completeJob(job); err != nil {
 		return registry.Message{}, err
 	}
 	conn, theirs, err := packet.Pair()
@@ -163,8 +166,19 @@ func (c *Client) converse(ctx context.Context, conn *packet.Conn, g granter, w *
 			if err != nil {
 				return m, err
 			}
+		case registry.MessagePeer:
+			file, grant := g.peer(ctx, m.Digest, m.Size, m.Offset)
+			err := conn.Send(grant, file)
+			if file != nil {
+				file.Close()
+			}
+			if err != nil {
+				return m, err
+			}
+		case registry.MessageLied:
+			g.lied(m.Error)
 		case registry.MessageProgress:
-			g.progress(Progress{Bytes: m.Bytes, Total: m.Total, Layer: m.Layer, Layers: m.LayerCount})
+			g.progress(Progress{Bytes: m.Bytes, Total: m.Total, Layer: m.Layer, Layers: m.LayerCount, From: m.From})
 		case registry.MessageDone:
 			return m, nil
 		case registry.MessageFailed:

@@ -130,7 +130,7 @@ func (c *Client) fetchModule(ctx context.Context, reference string, digest Diges
 	if err := store.CheckRoom(c.options.Directory, c.floor, 2*ModuleSizeMax); err != nil {
 		return err
 	}
-	_, err = c.fetch(ctx, registry.Job{Kind: registry.JobModule, Reference: reference, Digest: digest,
+	_, err = c.fetch(ctx, &registry.Job{Kind: registry.JobModule, Reference: reference, Digest: digest,
 		SizeMax: ModuleSizeMax}, &moduleBlob{stage: stage})
 	if err != nil {
 		return err
@@ -143,7 +143,10 @@ func (c *Client) fetchModule(ctx context.Context, reference string, digest Diges
 }
 
 // moduleBlob grants the one file of a module.
-type moduleBlob struct{ stage *os.File }
+type moduleBlob struct {
+	noPeers
+	stage *os.File
+}
 
 func (m *moduleBlob) blob(_ context.Context, _ Digest, size int64) (*os.File, int64, error) {
 	if size < 0 || size > ModuleSizeMax {

@@ -31,7 +31,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 	if host == localHost {
 		return c.resolveLoaded(ctx, r, &Refusal{fmt.Sprintf("no image %s was loaded here: see `colloid image ls`", full)})
 	}
-	outcome, err := c.fetch(ctx, registry.Job{Kind: registry.JobResolve, Reference: full}, noBlobs{})
+	outcome, err := c.fetch(ctx, &registry.Job{Kind: registry.JobResolve, Reference: full}, noBlobs{})
 	if err != nil {
 		return c.resolveLoaded(ctx, r, err)
 	}
@@ -60,7 +60,7 @@ func (c *Client) resolveLoaded(ctx context.Context, r Resolved, otherwise error)
 }
 
 // noBlobs grants nothing: resolving leaves nothing behind.
-type noBlobs struct{}
+type noBlobs struct{ noPeers }
 
 func (noBlobs) blob(context.Context, Digest, int64) (*os.File, int64, error) {
 	return nil, 0, fmt.Errorf("the fetcher asks for a blob to resolve a tag")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -143,12 +144,16 @@ func (c *Client) pullImage(ctx context.Context, reference string, digest Digest,
 	if host == localHost {
 		return &Refusal{fmt.Sprintf("image %s is not loaded on this machine: colloid image load FILE there", full)}
 	}
-	b := &imageBlobs{client: c, report: progress}
+	job := &registry.Job{Kind: registry.JobImage, Reference: full, Digest: digest, Architecture: architecture,
+		Peers: c.options.Peers != nil}
+	b := &imageBlobs{client: c, image: digest, job: job, report: progress}
 	defer func() { b.end(err) }()
-	_, err = c.fetch(ctx, registry.Job{Kind: registry.JobImage, Reference: full, Digest: digest,
-		Architecture: architecture}, b)
+	last, err := c.fetch(ctx, job, b)
 	if err != nil {
 		return err
+	}
+	if len(last.Sources) > 0 {
+		c.options.Log.Printf("image %s@%s: %.500s", full, digest, strings.Join(last.Sources, ", "))
 	}
 	_, err = c.request(ctx, store.Request{Operation: store.OperationImport, Reference: full, Digest: digest,
 		Architecture: architecture}, nil, func(r store.Reply) {
@@ -164,11 +169,16 @@ func (c *Client) pullImage(ctx context.Context, reference string, digest Digest,
 type blobUse struct {
 	users int
 	turn  chan struct{} // holds one token: who has it may give the file to its fetcher
+	// private: somebody may have got something of it with credentials.
+	private, opened bool
 }
 
 // imageBlobs grants what belongs to one image.
 type imageBlobs struct {
 	client   *Client
+	image    Digest
+	job      *registry.Job
+	asked    uint64 // cell that gave the last blob
 	report   func(Progress)
 	used     map[Digest]bool
 	current  *blobUse // whose turn this pull has
@@ -203,6 +213,11 @@ func (b *imageBlobs) blob(ctx context.Context, digest Digest, size int64) (*os.F
 		return nil, 0, err
 	}
 	offset := info.Size()
+	b.client.mutex.Lock()
+	// Of what an earlier run left, nobody knows any more how it was got.
+	use.private = use.private || b.job.Credentials != nil || offset > 0 && !use.opened
+	use.opened = true
+	b.client.mutex.Unlock()
 	if offset > size {
 		offset = 0
 	}
@@ -267,6 +282,7 @@ func (b *imageBlobs) reserve(wanted uint64) error {
 	c := b.client
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	c.trimKept(c.reserved + unpackedEstimate*wanted) // what is kept for others gives way
 	if err := store.CheckRoom(c.options.Directory, c.floor, c.reserved+wanted); err != nil {
 		return err
 	}
@@ -282,6 +298,7 @@ func (b *imageBlobs) progress(p Progress) { b.report(p) }
 func (b *imageBlobs) end(err error) {
 	b.passOn()
 	c := b.client
+	sharing := c.options.Share() // not with the lock: who answers may wait for it
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.reserved -= b.reserved
@@ -292,10 +309,14 @@ func (b *imageBlobs) end(err error) {
 			continue
 		}
 		delete(c.blobs, digest)
+		if err == nil && c.keep(digest, use.private, sharing) {
+			continue
+		}
 		if err == nil || errors.As(err, &refused) {
 			_ = os.Remove(c.blobPath(digest))
 		}
 	}
+	c.trimKept(0)
 }
 
 func (c *Client) blobPath(digest Digest) string {

@@ -24,6 +24,31 @@ type Registry struct {
 	CA      string // file with the certificates to trust instead of the system's
 }
 
+// Sharing says which images this host gives to other cells of its cluster that pull them (F76).
+type Sharing int
+
+// Values of Sharing.
+const (
+	SharePublic Sharing = iota // those that this host got without credentials
+	ShareAll
+	ShareNone
+)
+
+var sharings = map[string]Sharing{"public": SharePublic, "all": ShareAll, "none": ShareNone}
+
+// sharing reads share_images.
+func (p *parser) sharing(s *syntax.Statement) {
+	word := p.word(s, "public, all or none")
+	if word == nil {
+		return
+	}
+	value, known := sharings[word.Text]
+	if !known {
+		p.complain(word.Position, "share_images is %s, expected public, all or none", syntax.Quote(word.Text))
+	}
+	p.policy.ImagesShared = value
+}
+
 // CheckImage judges the repository of an image, completed: docker.io/library/nginx. A pattern is such a
 // name, or the beginning of one with * behind it. What is denied is denied whatever is allowed; if
 // nothing is said to be allowed, all else is (decision D2).

@@ -41,7 +41,18 @@ image_deny docker.io/library/bad* docker.io/library/nginx
 	if err != nil || denied.CheckImage("docker.io/library/nginx") == nil {
 		t.Errorf("image_deny *: %v", err)
 	}
+	for text, want := range map[string]Sharing{
+		"": SharePublic, "share_images public": SharePublic, "share_images all": ShareAll, "share_images none": ShareNone,
+	} {
+		if p, err := Parse("policy", []byte(text)); err != nil || p.ImagesShared != want {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 	for text, want := range map[string]string{
+		"share_images":                                           "expected public, all or none",
+		"share_images yes":                                       "expected public, all or none",
+		"share_images all none":                                  "expected public, all or none",
+		"share_images all\nshare_images all":                     "given twice",
 		"registry x":                                             "needs a host and a block",
 		"registry x { }\nregistry X { }":                         "given twice",
 		"registry x/y { }":                                       "expected HOST",

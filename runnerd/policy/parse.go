@@ -77,6 +77,8 @@ func (p *parser) statement(s *syntax.Statement) {
 		p.containerStatement(s)
 	case "pod_network", "pod_bridge":
 		p.networkStatement(s)
+	case "share_images":
+		p.sharing(s)
 	case "allow_unlimited":
 		if s.Block || len(s.Arguments) > 0 {
 			p.complain(s.Position, "allow_unlimited stands alone")
@@ -102,7 +104,7 @@ func (p *parser) statement(s *syntax.Statement) {
 		}
 	default:
 		p.complain(s.Position, "unknown statement %s, expected process, wasm, containers, runtime, bind, capability, "+
-			"pod_network, pod_bridge, allow_unlimited, registry, image_allow, image_deny, exec, operator, instances, cpu, memory, "+
+			"pod_network, pod_bridge, allow_unlimited, registry, image_allow, image_deny, share_images, exec, operator, instances, cpu, memory, "+
 			"log_rate, port_min or meshd_user", s.Name)
 	}
 }

@@ -41,6 +41,7 @@ type Policy struct {
 	Registries     []Registry
 	ImagesAllowed  []string // patterns, see CheckImage; none = every image
 	ImagesDenied   []string
+	ImagesShared   Sharing
 
 	Exec      []string // patterns of workloads in which operators may open programs; none = nobody may
 	Operators []Operator

@@ -39,8 +39,10 @@ type Client struct {
 	err          error
 	states       []string // every state seen, in order: "id STATE"
 	attached     map[uint64]string
-	channel      uint64
-	descriptors  ring.Descriptors
+	// Wanted are the blobs of other cells that runnerd asked for. Nobody has them.
+	Wanted      []*message.Wanted
+	channel     uint64
+	descriptors ring.Descriptors
 }
 
 // Pair makes a connected pair of Unix streams.
@@ -167,6 +169,11 @@ func (c *Client) take(event *message.Event) {
 		c.Hello = body.Hello
 	case *message.Event_Listing:
 		c.listings++
+	case *message.Event_Wanted:
+		c.Wanted = append(c.Wanted, body.Wanted)
+		go c.Send(&message.Command{Body: &message.Command_NoBlob{ // not with the lock
+			NoBlob: &message.NoBlob{Wanted: body.Wanted.Number, Alone: true},
+		}})
 	case *message.Event_Attached:
 		c.attached[body.Attached.Channel] = body.Attached.Error
 	case *message.Event_Instance:

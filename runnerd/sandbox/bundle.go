@@ -14,30 +14,69 @@ import (
 )
 
 // Bundle gives the config.json of the OCI runtime specification that describes the same world to an
-// external runtime; rootfs is where that finds the root. files is a directory in which it writes what the container finds as files; secrets
-// are refused, because there they would lie on a disk.
-func Bundle(c *Config, program Program, rootfs, files string) ([]byte, error) {
+// external runtime, and its process alone, without program and environment, for further processes in the
+// same container. rootfs is where the runtime finds the root. files is a directory in which Bundle writes
+// what the container finds as files; it and the result hold secrets, so neither may lie on a disk (F83).
+func Bundle(c *Config, program Program, rootfs, files string) (config, process []byte, err error) {
 	if err := c.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	identity, err := resolveIn(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mounts := bundleMounts(c)
 	for n, f := range c.Files {
-		if f.Owned {
-			return nil, errors.New("secrets and files need runnerd's own runtime: remove runtime from its policy")
-		}
 		source := filepath.Join(files, fmt.Sprint(n))
-		if err := os.WriteFile(source, f.Content, os.FileMode(f.Mode&0o777)); err != nil {
-			return nil, fmt.Errorf("write %s: %w", f.Path, err)
+		if err := writeBundleFile(c, &f, identity, source); err != nil {
+			return nil, nil, fmt.Errorf("write %s: %w", f.Path, err)
 		}
-		if err := os.Lchown(source, int(c.UIDBase), int(c.GIDBase)); err != nil {
-			return nil, err
+		options := []string{"bind", "nosuid", "nodev", "noexec"}
+		if f.ReadOnly {
+			options = append(options, "ro")
 		}
-		mounts = append(mounts, bundleMount{f.Path, "bind", source, []string{"bind", "nosuid", "nodev", "noexec"}})
+		mounts = append(mounts, bundleMount{f.Path, "bind", source, options})
 	}
+	first := bundleProcess(c, identity)
+	if process, err = json.Marshal(first); err != nil {
+		return nil, nil, err
+	}
+	first["args"], first["env"] = program.Arguments, withHome(program.Environment, identity.Home)
+	config, err = json.Marshal(map[string]any{
+		"ociVersion": "1.0.2",
+		"hostname":   c.Hostname,
+		"root":       map[string]any{"path": rootfs, "readonly": c.ReadOnlyRoot},
+		"mounts":     mounts,
+		"process":    first,
+		"linux": map[string]any{
+			"uidMappings":   []map[string]any{{"containerID": 0, "hostID": c.UIDBase, "size": c.Count}},
+			"gidMappings":   []map[string]any{{"containerID": 0, "hostID": c.GIDBase, "size": c.Count}},
+			"namespaces":    bundleNamespaces(c),
+			"maskedPaths":   masked,
+			"readonlyPaths": readOnly,
+			"seccomp":       bundleSeccomp(),
+		},
+	})
+	return config, process, err
+}
+
+// writeBundleFile writes one file with the owner and the mode that it has inside.
+func writeBundleFile(c *Config, f *File, identity Identity, path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	owner := Identity{}
+	if f.Owned {
+		owner = identity
+	}
+	_, err = file.Write(f.Content)
+	return errors.Join(err, file.Chown(int(c.UIDBase+owner.UID), int(c.GIDBase+owner.GID)),
+		file.Chmod(os.FileMode(f.Mode&0o777)), file.Close())
+}
+
+// bundleProcess is the part of a process that does not depend on what it runs.
+func bundleProcess(c *Config, identity Identity) map[string]any {
 	var capabilities []string
 	for _, name := range c.capabilities() {
 		capabilities = append(capabilities, "CAP_"+name)
@@ -50,29 +89,15 @@ func Bundle(c *Config, program Program, rootfs, files string) ([]byte, error) {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &now) == nil {
 		filesMax = min(filesMax, now.Max)
 	}
-	return json.Marshal(map[string]any{
-		"ociVersion": "1.0.2",
-		"hostname":   c.Hostname,
-		"root":       map[string]any{"path": rootfs, "readonly": c.ReadOnlyRoot},
-		"mounts":     mounts,
-		"process": map[string]any{
-			"args": program.Arguments, "env": withHome(program.Environment, identity.Home), "cwd": workingDirectory(c),
-			"user":            map[string]any{"uid": identity.UID, "gid": identity.GID, "additionalGids": identity.Groups},
-			"capabilities":    map[string]any{"bounding": capabilities, "permitted": capabilities, "effective": capabilities},
-			"noNewPrivileges": true,
-			"rlimits": []map[string]any{
-				{"type": "RLIMIT_NOFILE", "hard": filesMax, "soft": filesMax}, {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
-			},
+	return map[string]any{
+		"cwd":             workingDirectory(c),
+		"user":            map[string]any{"uid": identity.UID, "gid": identity.GID, "additionalGids": identity.Groups},
+		"capabilities":    map[string]any{"bounding": capabilities, "permitted": capabilities, "effective": capabilities},
+		"noNewPrivileges": true,
+		"rlimits": []map[string]any{
+			{"type": "RLIMIT_NOFILE", "hard": filesMax, "soft": filesMax}, {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
 		},
-		"linux": map[string]any{
-			"uidMappings":   []map[string]any{{"containerID": 0, "hostID": c.UIDBase, "size": c.Count}},
-			"gidMappings":   []map[string]any{{"containerID": 0, "hostID": c.GIDBase, "size": c.Count}},
-			"namespaces":    bundleNamespaces(c),
-			"maskedPaths":   masked,
-			"readonlyPaths": readOnly,
-			"seccomp":       bundleSeccomp(),
-		},
-	})
+	}
 }
 
 // resolveIn finds the ids of the user in an image that is mounted but not entered.

@@ -3,6 +3,7 @@ package shim
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,12 +22,21 @@ import (
 )
 
 // An external OCI runtime is driven as its specification says: create makes a process that waits, start
-// lets it become the program, delete takes away what is left. Its state is below the instance's directory.
+// lets it become the program, delete takes away what is left.
+//
+// Nothing that holds secrets may reach a disk (F83). The bundle is in memory that a mount namespace of its
+// own shows, which ends when create has returned; the files that the container finds stay in it as long as
+// the container has them. What the runtime keeps is in memory too, in a directory that root alone enters:
+// some runtimes copy config.json there.
 const (
-	dirBundle = "bundle"
-	dirState  = "runtime"
+	dirState = "runtime"
+	// fileProcess in the instance's directory describes processes of the container, without any environment.
+	fileProcess = "process.json"
 	// externalPatience bounds one call of the runtime.
 	externalPatience = 15 * time.Second
+	// bundleSize and stateSize bound what lies in memory, in the kernel's words.
+	bundleSize = "16m"
+	stateSize  = "4m"
 )
 
 func external(ctx context.Context, runtime, directory string, arguments ...string) *exec.Cmd {
@@ -39,30 +49,26 @@ func external(ctx context.Context, runtime, directory string, arguments ...strin
 
 // startExternal creates and starts the container. In between it is written down who runs.
 func (s *shim) startExternal() error {
-	bundle := s.path(dirBundle)
-	if err := os.RemoveAll(bundle); err != nil {
-		return err
-	}
-	for _, path := range []string{bundle, filepath.Join(bundle, "files")} {
-		if err := os.Mkdir(path, 0o711); err != nil {
-			return err
-		}
-	}
-	program := sandbox.Program{Arguments: s.config.Arguments, Environment: s.config.Environment}
 	place, err := placeForRoot()
 	if err != nil {
 		return err
 	}
-	config, err := sandbox.Bundle(s.config.Sandbox, program, filepath.Join(place, "rootfs"), filepath.Join(bundle, "files"))
-	if err == nil {
-		err = record.WriteFile(filepath.Join(bundle, "config.json"), config)
-	}
-	if err != nil {
+	DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name) // of a run that was cut off
+	state := s.path(dirState)
+	if err := os.Mkdir(state, 0o700); err != nil {
 		return err
 	}
-	DeleteExternal(s.config.Runtime, s.config.Directory, s.config.Name) // of a run that was cut off
-	pidFile := filepath.Join(bundle, "pid")
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("tmpfs", state, "tmpfs", flags, "mode=0700,size="+stateSize); err != nil {
+		return fmt.Errorf("keep the runtime's state in memory: %w", err)
+	}
+	pidFile := s.path("runtime.pid")
+	_ = os.Remove(pidFile)
 	err = besideHost(s.config.Sandbox.Rootfs, place, func() error {
+		bundle := filepath.Join(place, "bundle")
+		if err := s.writeBundle(bundle, filepath.Join(place, "rootfs")); err != nil {
+			return err
+		}
 		return s.callExternal("create", "--bundle", bundle, "--pid-file", pidFile, s.config.Name)
 	})
 	if err != nil {
@@ -89,6 +95,28 @@ func (s *shim) startExternal() error {
 	return s.callExternal("start", s.config.Name)
 }
 
+// writeBundle fills the directory of a bundle. The container's ids must reach its files, not config.json.
+func (s *shim) writeBundle(bundle, rootfs string) error {
+	files := filepath.Join(bundle, "files")
+	for _, path := range []string{bundle, files} {
+		if err := os.Mkdir(path, 0o711); err != nil {
+			return err
+		}
+		if err := os.Chmod(path, 0o711); err != nil { // whatever the umask
+			return err
+		}
+	}
+	program := sandbox.Program{Arguments: s.config.Arguments, Environment: s.config.Environment}
+	config, process, err := sandbox.Bundle(s.config.Sandbox, program, rootfs, files)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600); err != nil {
+		return err
+	}
+	return record.WriteFile(s.path(fileProcess), process)
+}
+
 // placeForRoot is a directory that every user can reach and that no runtime needs.
 func placeForRoot() (string, error) {
 	for _, path := range []string{"/mnt", "/media", "/srv", "/opt"} {
@@ -111,7 +139,7 @@ func besideHost(rootfs, place string, create func() error) error {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 		}
 		if err == nil {
-			err = unix.Mount("tmpfs", place, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size=4k")
+			err = unix.Mount("tmpfs", place, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+bundleSize)
 		}
 		if err == nil {
 			err = unix.Mkdir(filepath.Join(place, "rootfs"), 0o711)
@@ -156,12 +184,12 @@ func lastLine(text []byte) string {
 // Nothing need be there.
 func DeleteExternal(runtime, directory, name string) {
 	state := filepath.Join(directory, dirState)
-	if _, err := os.Stat(filepath.Join(state, name)); err != nil {
-		return
+	if _, err := os.Stat(filepath.Join(state, name)); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), externalPatience)
+		defer cancel()
+		_ = external(ctx, runtime, directory, "delete", "--force", name).Run()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), externalPatience)
-	defer cancel()
-	_ = external(ctx, runtime, directory, "delete", "--force", name).Run()
+	_ = unix.Unmount(state, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // it is no mount after a restart of the host
 	_ = os.RemoveAll(state)
 }
 
@@ -169,15 +197,16 @@ func DeleteExternal(runtime, directory, name string) {
 func runExternal(c *Config, timeout time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	arguments := []string{"exec"}
-	for _, variable := range c.Environment {
-		arguments = append(arguments, "--env", variable)
+	process, err := writeProcess(c)
+	if err != nil {
+		return UnknownCode, err
 	}
-	command := external(ctx, c.Runtime, c.Directory, append(append(arguments, c.Name), c.Arguments...)...)
+	defer os.Remove(process)
+	command := external(ctx, c.Runtime, c.Directory, "exec", "--process", process, c.Name)
 	var said bytes.Buffer
 	command.Stderr = &head{&said}
-	place, err := placeForRoot()
-	if err == nil { // the runtime works in the directory of the root, which need not be the root here
+	var place string
+	if place, err = placeForRoot(); err == nil { // the runtime works in the directory of the root, which need not be the root here
 		err = besideHost("", place, command.Run)
 	}
 	if ctx.Err() != nil {
@@ -194,6 +223,28 @@ func runExternal(c *Config, timeout time.Duration) (int, error) {
 		return UnknownCode, err
 	}
 	return 0, nil
+}
+
+// writeProcess describes one further process in a file of the runtime's state.
+func writeProcess(c *Config) (path string, err error) {
+	text, err := os.ReadFile(filepath.Join(c.Directory, fileProcess))
+	if err != nil {
+		return "", err
+	}
+	var process map[string]any
+	if err := json.Unmarshal(text, &process); err != nil {
+		return "", fmt.Errorf("%s is damaged: %w", fileProcess, err)
+	}
+	process["args"], process["env"] = c.Arguments, c.Environment
+	if text, err = json.Marshal(process); err != nil {
+		return "", err
+	}
+	file, err := os.CreateTemp(filepath.Join(c.Directory, dirState), "exec-") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	_, err = file.Write(text)
+	return file.Name(), errors.Join(err, file.Close())
 }
 
 // head keeps the first 4 KiB of what is written to it.

@@ -1,7 +1,9 @@
 package shim
 
 import (
+	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -247,8 +249,8 @@ func TestASandboxWithoutAnImage(t *testing.T) {
 	}
 }
 
-// TestAnExternalRuntime drives runc through the life of a container.
-func TestAnExternalRuntime(t *testing.T) {
+// TestF83_AnExternalRuntimeKeepsSecretsInMemory drives runc through the life of a container.
+func TestF83_AnExternalRuntimeKeepsSecretsInMemory(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("runc")
 	if err != nil {
@@ -257,8 +259,28 @@ func TestAnExternalRuntime(t *testing.T) {
 	b := newBox(t)
 	b.config.Runtime, b.config.Name = path, "box"
 	b.config.Sandbox.User = "app"
+	b.config.Environment = append(b.config.Environment, "PASSWORD=geheim-im-kasten")
+	b.config.Sandbox.Files = []sandbox.File{
+		{Path: "/etc/hosts", Mode: 0o644, Content: []byte("127.0.0.1 localhost\n")},
+		{Path: "/run/secret", Mode: 0o440, Content: []byte("geheime-datei\n"), ReadOnly: true, Owned: true},
+	}
+	b.config.Arguments = []string{"sh", "-c", "echo $PASSWORD | tr a-z A-Z; cat /run/secret | tr a-z A-Z; " +
+		"stat -c '%u %g %a' /run/secret; true > /run/secret; cat /etc/hosts; exec sleep 1000"}
 	if err := b.start(); err != nil {
 		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(b.output(), "localhost") && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, want := range []string{"GEHEIM-IM-KASTEN\n", "GEHEIME-DATEI\n", "1000 1000 440\n", "Read-only file system"} {
+		if !strings.Contains(b.output(), want) {
+			t.Errorf("lacks %q: %s", want, b.output())
+		}
+	}
+	for _, secret := range []string{"geheim-im-kasten", "geheime-datei"} { // F83: on no disk, and not in what is kept
+		if path := holds(b.config.Directory, secret); path != "" {
+			t.Errorf("%s holds %s", path, secret)
+		}
 	}
 	for program, want := range map[string]int{"true": 0, "false": 1} {
 		config := *b.config
@@ -271,9 +293,10 @@ func TestAnExternalRuntime(t *testing.T) {
 	if code, reason, output := b.wait(); code != 137 {
 		t.Errorf("%d, %s, %s", code, reason, output)
 	}
-	if entries, _ := os.ReadDir(filepath.Join(b.config.Directory, dirState)); len(entries) != 0 {
-		t.Errorf("the runtime keeps %v", entries)
+	if _, err := os.Stat(filepath.Join(b.config.Directory, dirState)); !os.IsNotExist(err) {
+		t.Errorf("the runtime's state is left: %v", err)
 	}
+	b.config.Environment, b.config.Sandbox.Files = b.config.Environment[:1], nil
 	output := b.run("sh", "-c", "id; hostname; grep -E 'Seccomp:|NoNewPrivs|CapBnd' /proc/self/status; stat -c '%u' /bin/busybox")
 	for _, want := range []string{"uid=1000(app)", "box\n", "CapBnd:\t00000000000004fb", "NoNewPrivs:\t1", "Seccomp:\t2", "\n0\n"} {
 		if !strings.Contains(output, want) {
@@ -286,6 +309,19 @@ func TestAnExternalRuntime(t *testing.T) {
 			t.Error(line)
 		}
 	}
+}
+
+// holds finds a file below a directory that has a text in it.
+func holds(directory, text string) (found string) {
+	_ = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() {
+			if raw, err := os.ReadFile(path); err == nil && bytes.Contains(raw, []byte(text)) {
+				found = path
+			}
+		}
+		return nil
+	})
+	return found
 }
 
 // TestF147_OutputOfAContainerIsBounded has a container that writes as fast as it can.

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-
 	"colloid.net/runnerd/image/manifest"
 )
 
@@ -129,7 +127,7 @@ func (f *fetcher) fetchLayers(ctx context.Context, d *manifest.Document, diffs [
 			continue
 		}
 		f.layer = i + 1
-		if err := f.fetchBlob(ctx, f.base+"/blobs/"+l.Digest.String(), l.Digest, l.Size); err != nil {
+		if err := f.fetchBlob(ctx, l.Digest, l.Size); err != nil {
 			return fmt.Errorf("layer %d of %d: %w", i+1, len(layers), err)
 		}
 		f.done += l.Size
@@ -181,7 +179,7 @@ func (b *blob) right() bool    { return manifest.Digest(b.hash.Sum(nil)) == b.di
 
 // fetchBlob downloads a blob of a known size, going on where an earlier attempt ended. If the whole then
 // has the wrong digest, the beginning may be to blame: it is fetched once more from the start.
-func (f *fetcher) fetchBlob(ctx context.Context, address string, digest manifest.Digest, size int64) error {
+func (f *fetcher) fetchBlob(ctx context.Context, digest manifest.Digest, size int64) error {
 	file, offset, err := f.peer.Blob(digest, size)
 	if err != nil {
 		return err
@@ -194,6 +192,13 @@ func (f *fetcher) fetchBlob(ctx context.Context, address string, digest manifest
 	if err := b.rewind(offset); err != nil {
 		return err
 	}
+	if done, err := f.blobOfPeers(ctx, b); done || err != nil {
+		return err
+	}
+	if err := f.connect(ctx); err != nil {
+		return err
+	}
+	address, offset := f.base+"/blobs/"+digest.String(), b.written
 	if err := f.download(ctx, address, b); err != nil {
 		return err
 	}
@@ -209,6 +214,7 @@ func (f *fetcher) fetchBlob(ctx context.Context, address string, digest manifest
 		return refuse("%s sends something with the digest %s instead of %s: nothing of it is used", f.who,
 			manifest.Digest(b.hash.Sum(nil)), digest)
 	}
+	f.peers.count(f.who, size-offset)
 	return nil
 }
 
@@ -284,7 +290,7 @@ func (f *fetcher) progress(written int64) {
 	if now := time.Now(); now.Sub(f.last) >= progressEvery {
 		f.last = now
 		f.peer.Progress(Message{Kind: MessageProgress, Bytes: f.done + written, Total: f.total, Layer: f.layer,
-			LayerCount: f.layers})
+			LayerCount: f.layers, From: f.peers.current})
 	}
 }
 
@@ -340,8 +346,8 @@ func (t basic) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // fetchArtifact fetches the one layer of an artifact that holds a module.
-func (f *fetcher) fetchArtifact(ctx context.Context, reference name.Tag) (Outcome, error) {
-	text, outcome, err := f.resolve(ctx, reference)
+func (f *fetcher) fetchArtifact(ctx context.Context) (Outcome, error) {
+	text, outcome, err := f.resolve(ctx)
 	if err != nil {
 		return outcome, err
 	}
@@ -358,5 +364,5 @@ func (f *fetcher) fetchArtifact(ctx context.Context, reference name.Tag) (Outcom
 			f.job.Digest)
 	}
 	f.total, f.layer, f.layers = l.Size, 1, 1
-	return outcome, f.fetchBlob(ctx, f.base+"/blobs/"+l.Digest.String(), l.Digest, l.Size)
+	return outcome, f.fetchBlob(ctx, l.Digest, l.Size)
 }

@@ -28,6 +28,10 @@ type peer interface {
 	Blob(digest manifest.Digest, size int64) (file *os.File, offset int64, err error)
 	// Layers asks which layers are needed.
 	Layers([]Layer) (missing []bool, err error)
+	// Peer asks for a blob of another cell, from an offset on. Without a file there is none.
+	Peer(digest manifest.Digest, size, offset int64) (file *os.File, from Grant, err error)
+	// Lied says that what the last one gave is not the blob, or not in time.
+	Lied(why string)
 	Progress(Message)
 }
 
@@ -35,6 +39,7 @@ type peer interface {
 type Outcome struct {
 	Digest        manifest.Digest
 	Architectures []string
+	Sources       []string // how much came from where, for people
 }
 
 // fetcher carries out one Job.
@@ -50,6 +55,10 @@ type fetcher struct {
 	layer  int
 	layers int
 	last   time.Time // of the last progress
+
+	reference name.Tag
+	connected bool // the registry has said how it wants to be authenticated with
+	peers     peers
 }
 
 // Run carries out a job. The error is one sentence that names the registry and the way out.
@@ -74,55 +83,63 @@ func (f *fetcher) run(ctx context.Context) (Outcome, error) {
 	if f.job.Kind == JobModule && !strings.HasPrefix(f.job.Reference, "oci://") {
 		return Outcome{Digest: f.job.Digest}, f.downloadModule(ctx)
 	}
-	reference, err := f.open(ctx)
-	if err != nil {
+	if err := f.open(); err != nil {
 		return Outcome{}, err
 	}
 	if f.job.Kind == JobModule {
-		return f.fetchArtifact(ctx, reference)
+		return f.fetchArtifact(ctx)
 	}
-	first, outcome, err := f.resolve(ctx, reference)
+	first, outcome, err := f.resolve(ctx)
 	if err != nil || f.job.Kind == JobResolve {
 		return outcome, err
 	}
-	return outcome, f.fetchImage(ctx, first, outcome.Digest)
+	err = f.fetchImage(ctx, first, outcome.Digest)
+	outcome.Sources = f.peers.sources()
+	return outcome, err
 }
 
-// open prepares access to the repository: it asks the registry how it wants to be authenticated with.
-func (f *fetcher) open(ctx context.Context) (name.Tag, error) {
+// open prepares access to the repository. Nothing is sent yet.
+func (f *fetcher) open() (err error) {
 	text := strings.TrimPrefix(f.job.Reference, "oci://")
-	reference, err := parseTag(text)
-	if err != nil {
-		return reference, refuse("%.200q is no reference of an image: %v", text, err)
+	if f.reference, err = parseTag(text); err != nil {
+		return refuse("%.200q is no reference of an image: %v", text, err)
 	}
-	f.who = hostName(reference.RegistryStr())
-	if f.guard, err = newGuard(f.job, f.who); err != nil {
-		return reference, err
+	f.who = hostName(f.reference.RegistryStr())
+	f.guard, err = newGuard(f.job, f.who)
+	return err
+}
+
+// connect asks the registry how it wants to be authenticated with, once. A job that gets everything from
+// other cells never does.
+func (f *fetcher) connect(ctx context.Context) error {
+	if f.connected {
+		return nil
 	}
 	options, scheme := []name.Option{name.WeakValidation}, "https"
 	if f.guard.hosts[f.who].HTTP {
 		options, scheme = append(options, name.Insecure), "http"
 	}
-	registry, err := name.NewRegistry(reference.RegistryStr(), options...)
+	registry, err := name.NewRegistry(f.reference.RegistryStr(), options...)
 	if err != nil {
-		return reference, refuse("%.200q is no registry: %v", reference.RegistryStr(), err)
+		return refuse("%.200q is no registry: %v", f.reference.RegistryStr(), err)
 	}
 	authenticator := authn.Anonymous
 	if c := f.job.Credentials; c != nil {
 		authenticator = &authn.Basic{Username: c.Username, Password: c.Password}
 	}
-	scope := reference.Scope(transport.PullScope)
+	scope := f.reference.Scope(transport.PullScope)
 	var wrapped http.RoundTripper
 	err = f.retry(ctx, func() error {
 		wrapped, err = transport.NewWithContext(ctx, registry, authenticator, f.guard, []string{scope})
 		return f.explainAccess(err)
 	})
 	if err != nil {
-		return reference, err
+		return err
 	}
 	f.client = &http.Client{Transport: wrapped, CheckRedirect: f.guard.redirect}
-	f.base = scheme + "://" + registry.RegistryStr() + "/v2/" + reference.RepositoryStr()
-	return reference, nil
+	f.base = scheme + "://" + registry.RegistryStr() + "/v2/" + f.reference.RepositoryStr()
+	f.connected = true
+	return nil
 }
 
 // explainAccess turns an error of the library into a sentence.
@@ -159,12 +176,12 @@ func statusError(who string, status int, job *Job) error {
 }
 
 // resolve fetches the first document: by digest if there is one, else by tag.
-func (f *fetcher) resolve(ctx context.Context, reference name.Tag) ([]byte, Outcome, error) {
+func (f *fetcher) resolve(ctx context.Context) ([]byte, Outcome, error) {
 	outcome := Outcome{Digest: f.job.Digest}
 	if f.job.Kind == JobModule {
 		outcome.Digest = manifest.Digest{} // what is compared is the module itself
 	}
-	target := reference.TagStr()
+	target := f.reference.TagStr()
 	if outcome.Digest != (manifest.Digest{}) {
 		target = outcome.Digest.String()
 	}
@@ -201,6 +218,12 @@ func (f *fetcher) config(ctx context.Context, d *manifest.Document) ([]byte, err
 
 // document fetches a small document and compares its digest, unless that is zero.
 func (f *fetcher) document(ctx context.Context, path string, digest manifest.Digest) (text []byte, err error) {
+	if text, found := f.documentOfPeers(ctx, digest); found {
+		return text, nil
+	}
+	if err := f.connect(ctx); err != nil {
+		return nil, err
+	}
 	err = f.retry(ctx, func() error {
 		body, _, err := f.get(ctx, f.base+path, "")
 		if err != nil {
@@ -222,6 +245,7 @@ func (f *fetcher) document(ctx context.Context, path string, digest manifest.Dig
 	if got := manifest.Digest(sha256.Sum256(text)); digest != (manifest.Digest{}) && got != digest {
 		return nil, refuse("%s sends something with the digest %s instead of %s: nothing of it is used", f.who, got, digest)
 	}
+	f.peers.count(f.who, int64(len(text)))
 	return text, nil
 }
 

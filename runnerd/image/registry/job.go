@@ -33,6 +33,7 @@ type Job struct {
 	Hosts        []Host          `json:"hosts,omitempty"`
 	Credentials  *Credentials    `json:"credentials,omitempty"` // those of the registry, nil = none
 	Timing       Timing          `json:"timing"`
+	Peers        bool            `json:"peers,omitempty"` // other cells may be asked for blobs (F76)
 }
 
 // Host is what the policy says of one registry or server.
@@ -48,14 +49,20 @@ type Timing struct {
 	Whole time.Duration `json:"whole,omitempty"` // an hour
 	Stall time.Duration `json:"stall,omitempty"` // 30 s
 	Retry time.Duration `json:"retry,omitempty"` // first pause, 1 s, doubling
+	// PeerStall and PeerWhole bound what another cell may take for a blob, beside the time for its size at
+	// peerRate: 10 s without a byte, 30 s.
+	PeerStall time.Duration `json:"peer_stall,omitempty"`
+	PeerWhole time.Duration `json:"peer_whole,omitempty"`
 }
 
 // Kinds of a Message.
 const (
 	MessageBlob     = "blob"     // wants a descriptor for Digest of Size bytes
 	MessageLayers   = "layers"   // wants to know which of Layers are needed
-	MessageProgress = "progress" // Bytes of Total, Layer of LayerCount
-	MessageDone     = "done"     // Digest and Architectures; the process ends
+	MessagePeer     = "peer"     // wants a blob from another cell: Digest of at most Size bytes, from Offset on
+	MessageLied     = "lied"     // the cell of the last MessagePeer did not give the blob; Error says how
+	MessageProgress = "progress" // Bytes of Total, Layer of LayerCount, From
+	MessageDone     = "done"     // Digest, Architectures and Sources; the process ends
 	MessageFailed   = "failed"   // Error; the process ends
 )
 
@@ -70,6 +77,9 @@ type Message struct {
 	Layer         int             `json:"layer,omitempty"`
 	LayerCount    int             `json:"layer_count,omitempty"`
 	Architectures []string        `json:"architectures,omitempty"`
+	Offset        int64           `json:"offset,omitempty"`
+	From          string          `json:"from,omitempty"` // registry or cell
+	Sources       []string        `json:"sources,omitempty"`
 	Error         string          `json:"error,omitempty"`
 	Refused       bool            `json:"refused,omitempty"` // trying again cannot help
 }
@@ -81,17 +91,21 @@ type Layer struct {
 	Size   int64           `json:"size"`
 }
 
-// Grant answers MessageBlob, beside the descriptor, and MessageLayers.
+// Grant answers MessageBlob and MessagePeer, beside the descriptor, and MessageLayers. The descriptor for
+// MessagePeer is a socket from which to read; without one no cell gives the blob.
 type Grant struct {
 	Offset  int64  `json:"offset,omitempty"` // so many bytes of the blob are there
 	Missing []bool `json:"missing,omitempty"`
+	Cell    string `json:"cell,omitempty"`  // who sends
+	Alone   bool   `json:"alone,omitempty"` // no cell is known to have the image: do not ask again
 }
 
 func (t *Timing) complete() {
 	for _, d := range []struct {
 		value    *time.Duration
 		standard time.Duration
-	}{{&t.Whole, time.Hour}, {&t.Stall, 30 * time.Second}, {&t.Retry, time.Second}} {
+	}{{&t.Whole, time.Hour}, {&t.Stall, 30 * time.Second}, {&t.Retry, time.Second}, {&t.PeerStall, 10 * time.Second},
+		{&t.PeerWhole, 30 * time.Second}} {
 		if *d.value <= 0 {
 			*d.value = d.standard
 		}

@@ -39,7 +39,8 @@ func Main() int {
 	r := &remote{conn: conn, grants: make(chan grant)}
 	go r.receive()
 	outcome, err := Run(context.Background(), &job, r)
-	last := Message{Kind: MessageDone, Digest: outcome.Digest, Architectures: outcome.Architectures}
+	last := Message{Kind: MessageDone, Digest: outcome.Digest, Architectures: outcome.Architectures,
+		Sources: outcome.Sources}
 	if err != nil {
 		last = Message{Kind: MessageFailed, Error: shorten(err.Error()), Refused: errors.As(err, new(refusal))}
 	}
@@ -122,6 +123,20 @@ func (r *remote) Layers(layers []Layer) ([]bool, error) {
 		g.file.Close()
 	}
 	return g.Missing, nil
+}
+
+// Peer asks for a blob of another cell.
+func (r *remote) Peer(digest manifest.Digest, size, offset int64) (*os.File, Grant, error) {
+	if err := r.conn.Send(Message{Kind: MessagePeer, Digest: digest, Size: size, Offset: offset}, nil); err != nil {
+		return nil, Grant{}, err
+	}
+	g := <-r.grants
+	return g.file, g.Grant, nil
+}
+
+// Lied tells what was wrong with it; that it cannot be sent changes nothing.
+func (r *remote) Lied(why string) {
+	_ = r.conn.Send(Message{Kind: MessageLied, Error: shorten(why)}, nil)
 }
 
 // Progress tells how far the job is; a progress that cannot be sent is not missed.

@@ -30,6 +30,7 @@ const (
 	layersName = "layers"
 	imagesName = "images"
 	rootsName  = "roots"
+	KeptName   = "kept" // blobs that runnerd gives to other cells (F76)
 )
 
 // Store is one directory of images. Its methods may be called from any goroutine.
@@ -60,7 +61,7 @@ func Prepare(directory string) error {
 	for _, d := range []struct {
 		name string
 		mode os.FileMode
-	}{{"", 0o711}, {blobsName, 0o700}, {layersName, 0o700}, {imagesName, 0o700}, {rootsName, 0o711}} {
+	}{{"", 0o711}, {blobsName, 0o700}, {layersName, 0o700}, {KeptName, 0o700}, {imagesName, 0o700}, {rootsName, 0o711}} {
 		path := filepath.Join(directory, d.name)
 		if err := os.MkdirAll(path, d.mode); err != nil {
 			return err
@@ -221,7 +222,7 @@ func (s *Store) Prune() (removed []Image, err error) {
 // pruneLayers removes layers of no image, and what an import left that never came to its end. Nobody
 // else may import meanwhile. A layer that a mounted root stands on stays until the root goes.
 func (s *Store) pruneLayers() error {
-	needed := map[string]bool{}
+	needed, kept := map[string]bool{}, map[manifest.Digest]bool{}
 	entries, err := os.ReadDir(filepath.Join(s.directory, imagesName))
 	if err != nil {
 		return err
@@ -240,7 +241,9 @@ func (s *Store) pruneLayers() error {
 		for _, id := range r.Chain {
 			needed[id] = true
 		}
+		r.blobs(digest, kept)
 	}
+	s.pruneKept(kept)
 	layers := filepath.Join(s.directory, layersName)
 	entries, err = os.ReadDir(layers)
 	for _, entry := range entries {
