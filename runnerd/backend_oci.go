@@ -113,7 +113,7 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	r.Set("id", j.id.String())
 	r.Set("runtime", runtime)
 	r.SetInt("stop", int64(sandbox.SignalNumber(j.image.StopSignal)))
-	if err := record.Save(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
+	if err := record.Keep(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
 		return nil, err
 	}
 	rootfs, err := b.images.Mount(ctx, j.id.String(), j.spec.ImageDigest,
