@@ -31,6 +31,8 @@ type Images interface {
 type Network interface {
 	// Prepare makes the network of an instance, or finds it as it was made before.
 	Prepare(ctx context.Context, name string, request podnet.Request) (podnet.Lease, error)
+	// Publish gives ports to a network that Prepare made without any.
+	Publish(name string, ports []workload.Port) error
 	// Release takes it away; there need not be one. It may be called by a later runnerd.
 	Release(name string) error
 	// Retain takes away what no instance of these has.
@@ -101,7 +103,7 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	if entrypoint, arguments := programOf(j); len(entrypoint)+len(arguments) == 0 {
 		return nil, denial{errors.New("the image names no program to run, and neither does the workload: give it a command")}
 	}
-	base, err := b.ids.Take(j.id.String())
+	base, err := b.base(j)
 	if err != nil {
 		return nil, err
 	}
@@ -112,17 +114,24 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	r := record.Record{}
 	r.Set("id", j.id.String())
 	r.Set("runtime", runtime)
+	if j.spare != nil {
+		r.Set("seat", j.spare.seat)
+	}
 	r.SetInt("stop", int64(sandbox.SignalNumber(j.image.StopSignal)))
-	if err := record.Save(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
+	if err := record.Keep(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
 		return nil, err
 	}
+	// The root and the network have nothing to do with each other.
+	var lease podnet.Lease
+	joined := make(chan error, 1)
+	go func() {
+		var err error
+		lease, err = b.join(ctx, j)
+		joined <- err
+	}()
 	rootfs, err := b.images.Mount(ctx, j.id.String(), j.spec.ImageDigest,
 		image.IDRange{Base: base, Count: sandbox.IDCount}, j.spec.DiskMiB)
-	if err != nil {
-		return nil, err
-	}
-	lease, err := b.join(ctx, j)
-	if err != nil {
+	if err := errors.Join(err, <-joined); err != nil {
 		return nil, err
 	}
 	mounts, err := b.volumes(j, base)
@@ -134,13 +143,28 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	return nil, nil
 }
 
+// base is the first id of an instance.
+func (b *ociBackend) base(j *launchJob) (uint32, error) {
+	if j.spare != nil {
+		return j.spare.base, nil
+	}
+	return b.ids.Take(j.id.String())
+}
+
 // join gives a container its network.
 func (b *ociBackend) join(ctx context.Context, j *launchJob) (podnet.Lease, error) {
 	settings := j.permit.Containers.Network
 	if settings.None || b.network == nil {
 		return podnet.Lease{}, nil
 	}
-	lease, err := b.network.Prepare(ctx, j.id.String(), podnet.Request{Settings: settings, Cell: j.cell, Ports: j.spec.Ports})
+	var lease podnet.Lease
+	var err error
+	if j.spare != nil {
+		lease, err = j.spare.lease, b.network.Publish(j.spare.seat, j.spec.Ports)
+	} else {
+		lease, err = b.network.Prepare(ctx, j.id.String(),
+			podnet.Request{Settings: settings, Cell: j.cell, Ports: j.spec.Ports})
+	}
 	var refused *podnet.Refusal
 	if errors.As(err, &refused) {
 		return lease, denial{refused}
@@ -182,9 +206,16 @@ func (b *ociBackend) release(directory string) error {
 	if runtime := r.Get("runtime"); runtime != "" {
 		shim.DeleteExternal(runtime, directory, name)
 	}
+	seat := r.Get("seat")
+	if !isSeat(seat) {
+		seat = ""
+	}
 	var failures []error
 	if b.network != nil {
 		failures = append(failures, b.network.Release(name))
+		if seat != "" {
+			failures = append(failures, b.network.Release(seat))
+		}
 	}
 	if b.images != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), unmountPatience)
@@ -193,6 +224,11 @@ func (b *ociBackend) release(directory string) error {
 	}
 	if err := errors.Join(failures...); err != nil {
 		return err // the record stays: the next release tries again
+	}
+	if seat != "" && b.ids != nil {
+		if err := b.ids.Return(seat); err != nil {
+			return err
+		}
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

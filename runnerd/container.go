@@ -47,7 +47,7 @@ func (j *launchJob) describe(rootfs string, base uint32, lease podnet.Lease, mou
 	}
 	r := record.Record{}
 	r["variable"] = withoutNames(j.config.Environment, j.secrets)
-	_ = record.Save(filepath.Join(j.config.Directory, fileVariables), r) // a probe then runs with less
+	_ = record.Keep(filepath.Join(j.config.Directory, fileVariables), r) // a probe then runs with less
 }
 
 // programOf is what a container runs, and with which arguments.

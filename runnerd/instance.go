@@ -136,7 +136,7 @@ func (i *instance) save() error {
 		r.Set("own_address_ipv6", i.ownAddressIPv6.String())
 	}
 	r.SetUint("oom_kills", uint64(i.oomKills))
-	return record.Save(i.path(fileState), r)
+	return record.Keep(i.path(fileState), r)
 }
 
 // loadInstance reads what save wrote. boot is false when that was in another boot.

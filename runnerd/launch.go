@@ -89,6 +89,11 @@ func (s *Supervisor) launchNow(i *instance) {
 		if ctx.Err() != nil {
 			return
 		}
+		s.do(func() {
+			if i := s.instances[id]; i != nil && i.epoch == epoch {
+				s.useSpare(i, job)
+			}
+		})
 		started, err := job.run(ctx)
 		s.report(id, epoch, func(i *instance) { s.launched(i, job, started, err) })
 	}()
@@ -141,6 +146,7 @@ type launchJob struct {
 	// Its own addresses, after prepare; invalid = it has the cell's.
 	address, addressIPv6 netip.Addr
 	config               shim.Config // completed by the backend
+	spare                *spare      // a sandbox that waits for it, nil = none
 	// operator says that an operator wants a further process, not a health check.
 	operator bool
 }
@@ -165,26 +171,40 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 func (j *launchJob) run(ctx context.Context) (shim.Started, error) {
 	binary, err := j.backend.prepare(ctx, j)
 	if err != nil {
-		j.closeExtra()
-		j.release(j.config.Directory)
-		return shim.Started{}, err
+		return shim.Started{}, j.giveUp(err)
 	}
 	if binary != nil {
 		defer binary.Close()
 	}
 	if j.groups != nil {
 		if j.config.Cgroup, err = j.groups.Create(j.group, j.limits); err != nil {
-			j.closeExtra()
-			j.release(j.config.Directory)
-			return shim.Started{}, err
+			return shim.Started{}, j.giveUp(err)
 		}
 	}
-	started, err := shim.Launch(&j.config, binary)
+	var started shim.Started
+	if j.spare != nil {
+		started, err = j.spare.shim.Launch(&j.config)
+	} else {
+		started, err = shim.Launch(&j.config, binary)
+	}
 	j.closeExtra()
 	if err != nil {
 		j.abandon(started.Shim)
 	}
 	return started, err
+}
+
+// giveUp cleans up behind a launch that did not come to its shim.
+func (j *launchJob) giveUp(err error) error {
+	j.closeExtra()
+	if j.spare != nil {
+		j.spare.shim.Close()
+		if j.groups != nil {
+			_ = j.groups.Remove(j.group)
+		}
+	}
+	j.release(j.config.Directory)
+	return err
 }
 
 // closeExtra closes what the workload inherits and has, or will never have.

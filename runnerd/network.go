@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +47,9 @@ func (s *Supervisor) retainNetworks() {
 		if _, ok := parseInstanceID(entry.Name()); ok {
 			names = append(names, entry.Name())
 		}
+	}
+	if s.spares != nil {
+		names = slices.AppendSeq(names, maps.Keys(s.spares.seats()))
 	}
 	if err := s.options.Network.Retain(names); err != nil {
 		s.options.Log.Printf("cannot put the network of containers right: %v", err)

@@ -46,6 +46,7 @@ type Supervisor struct {
 	attachments attachments
 	blobs       blobRequests
 	grants      *grants
+	spares      *spares         // nil = no containers
 	allowing    bool            // a change of them is under way
 	allowed     []workload.Port // ports of the host that containers may reach
 }
@@ -93,6 +94,7 @@ func Open(options Options) (*Supervisor, error) {
 	}
 	s.emptyTrash()
 	s.reclaimOrphans()
+	s.openSpares()
 	s.retainNetworks()
 	s.adoptAll()
 	go s.loop()
@@ -143,6 +145,7 @@ func (s *Supervisor) loop() {
 			return
 		}
 		s.allowPorts()
+		s.keepSpare()
 		s.flush()
 	}
 }
@@ -156,6 +159,9 @@ func (s *Supervisor) end() {
 	}
 	if s.retry != nil {
 		s.retry.Stop()
+	}
+	if s.spares != nil {
+		s.spares.close()
 	}
 	if s.options.Network != nil {
 		s.options.Network.Close()

@@ -52,7 +52,8 @@ func main() {
 	defer os.RemoveAll(directory)
 	_ = os.Chmod(directory, 0o755)
 	rootfs := makeRootfs(directory, busybox)
-	bench("container_start_ms", measure(func() time.Duration { return startOwn(directory, rootfs) }))
+	bench("container_start_ms", measure(func() time.Duration { return startOwn(directory, rootfs, true) }))
+	bench("container_start_cold_ms", measure(func() time.Duration { return startOwn(directory, rootfs, false) }))
 	if runc, err := exec.LookPath("runc"); err == nil {
 		bundle := makeBundle(directory, rootfs)
 		bench("runc_start_ms", measure(func() time.Duration { return startRunc(runc, directory, bundle) }))
@@ -100,14 +101,23 @@ func makeRootfs(directory, busybox string) string {
 
 // startOwn starts a container as runnerd does: a shim that writes down who runs, then the sandbox.
 // It has been executed when Launch returns.
-func startOwn(directory, rootfs string) time.Duration {
+func startOwn(directory, rootfs string, warm bool) time.Duration {
 	config := &shim.Config{
 		Directory: directory, Arguments: []string{"/bin/true"},
 		Sandbox: &sandbox.Config{Rootfs: rootfs, UIDBase: base, GIDBase: base, Count: sandbox.IDCount, Hostname: "bench",
 			Init: true},
 	}
+	launch := func() (shim.Started, error) { return shim.Launch(config, nil) }
+	if warm {
+		spare, err := shim.Prepare(&shim.Config{Directory: filepath.Dir(directory), Sandbox: &sandbox.Config{UIDBase: base,
+			GIDBase: base, Count: sandbox.IDCount, Init: true}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		launch = func() (shim.Started, error) { return spare.Launch(config) }
+	}
 	began := time.Now()
-	started, err := shim.Launch(config, nil)
+	started, err := launch()
 	took := time.Since(began)
 	if err != nil {
 		log.Fatal(err)

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/record"
@@ -44,10 +48,23 @@ func openPool(directory string) (*pool, error) {
 	if err == nil {
 		err = p.parse(r)
 	}
+	if err != nil && beforeBoot(p.path) { // Keep promises no more, and nothing of it is left in the kernel
+		return &pool{path: p.path, leases: map[string]lease{}}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the addresses in %s: %w: end all containers and remove the file", p.path, err)
 	}
 	return p, nil
+}
+
+// beforeBoot reports whether a file was last written before the host started, by its clock.
+func beforeBoot(path string) bool {
+	info, err := os.Stat(path)
+	var up unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return false
+	}
+	return info.ModTime().Before(time.Now().Add(-time.Duration(up.Nano())))
 }
 
 func (p *pool) parse(r record.Record) (err error) {
@@ -123,7 +140,7 @@ func (p *pool) save() error {
 		}
 		r.Add("lease", text)
 	}
-	if err := record.Save(p.path, r); err != nil {
+	if err := record.Keep(p.path, r); err != nil {
 		return fmt.Errorf("write down the addresses: %w", err)
 	}
 	return nil

@@ -242,6 +242,29 @@ func (n *Network) up() error {
 	return nil
 }
 
+// Publish gives a container its ports whose network Prepare has made without any.
+func (n *Network) Publish(name string, wanted []workload.Port) error {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	ports := published(wanted)
+	if len(ports) > PortsMax {
+		return &Refusal{fmt.Sprintf("a container publishes %d ports, expected at most %d", len(ports), PortsMax)}
+	}
+	if l, known := n.pool.leases[name]; !known || len(l.ports) > 0 {
+		return fmt.Errorf("%s has no network without ports", name)
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	if err := portsFree(ports); err != nil {
+		return err
+	}
+	if _, err := n.pool.take(name, ports); err != nil {
+		return err
+	}
+	return n.applyRules()
+}
+
 // Release takes the network of a container away; there need not be one.
 func (n *Network) Release(name string) error {
 	n.mutex.Lock()

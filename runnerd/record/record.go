@@ -1,7 +1,7 @@
 // Package record is the form of runnerd's small files and of what it hands to its shims: lines of a
-// name and a quoted value. Files are replaced as a whole and made durable (temporary file, fsync,
-// rename, fsync of the directory), so that a reader sees the old or the new content and nothing
-// between, whatever is killed when.
+// name and a quoted value. Files are replaced as a whole (temporary file, rename), so that a reader sees the old
+// or the new content and nothing between, whatever is killed when. Save makes them durable as well (fsync of the
+// file and of its directory); Keep does not.
 //
 // Limits: SizeMax bytes per record. A name may repeat; values keep their order.
 package record
@@ -129,15 +129,22 @@ func Load(path string) (Record, error) {
 // Save replaces a file durably.
 func Save(path string, r Record) error { return WriteFile(path, r.Encode()) }
 
+// Keep replaces a file so that it survives the death of any process, but perhaps not that of the host: for what
+// means nothing after a restart of the host, where waiting for the disk would only cost time. What is then found
+// may be old, empty or half; whoever reads it must take it for absent.
+func Keep(path string, r Record) error { return replace(path, r.Encode(), false) }
+
 // WriteFile replaces a file by content, durably, mode 0600.
-func WriteFile(path string, content []byte) error {
+func WriteFile(path string, content []byte) error { return replace(path, content, true) }
+
+func replace(path string, content []byte, durable bool) error {
 	temporary := path + ".new"
 	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|noFollow, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(content)
-	if err == nil {
+	if err == nil && durable {
 		err = file.Sync()
 	}
 	if closeErr := file.Close(); err == nil {
@@ -148,6 +155,9 @@ func WriteFile(path string, content []byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("record: replace %s: %w", path, err)
+	}
+	if !durable {
+		return nil
 	}
 	return SyncDirectory(filepath.Dir(path))
 }

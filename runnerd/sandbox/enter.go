@@ -22,7 +22,8 @@ var (
 type entry struct {
 	view
 	config *Config
-	files  []*os.File // inherited, in order
+	nodes  []*os.File // the devices, inherited
+	mounts []*os.File // what the configuration lists, in order
 	null   *os.File
 }
 
@@ -30,6 +31,24 @@ type entry struct {
 // anything of the image is executed.
 func Enter(c *Config) error {
 	e := &entry{config: c}
+	e.inherit()
+	if err := e.separate(); err != nil {
+		return err
+	}
+	return run(e.takeRoot, e.mountProc, e.mountSys, e.mountDev, e.mask, e.fill)
+}
+
+func run(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// separate leaves what this process shares with the host although its namespaces are new.
+func (e *entry) separate() error {
 	// A new nameless keyring instead of the one that runnerd was started with.
 	_, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
 	if errno != 0 && errno != unix.ENOSYS {
@@ -41,45 +60,57 @@ func Enter(c *Config) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	for _, step := range []func() error{
-		e.takeRoot, e.mountProc, e.mountSys, e.mountDev, e.mountExtra, e.writeFiles, e.workingDirectory, e.mask,
-		e.finishRoot,
-	} {
-		if err := step(); err != nil {
-			return err
-		}
+	return nil
+}
+
+// fill completes a root that has what every sandbox has.
+func (e *entry) fill() error {
+	if err := run(e.mountExtra, e.writeFiles, e.workingDirectory, e.finishRoot); err != nil {
+		return err
 	}
-	if c.Hostname != "" {
-		if err := unix.Sethostname([]byte(c.Hostname)); err != nil {
+	if e.config.Hostname != "" {
+		if err := unix.Sethostname([]byte(e.config.Hostname)); err != nil {
 			return fmt.Errorf("set the host name: %w", err)
 		}
 	}
 	return e.network()
 }
 
-// takeRoot puts the root of the instance over the one of the host.
-func (e *entry) takeRoot() error {
+// inherit takes over the descriptors that Host gave.
+func (e *entry) inherit() {
 	next := descriptorFirst
 	take := func(name string) *os.File {
 		file := os.NewFile(uintptr(next), name)
 		next++
 		return file
 	}
-	var err error
+	for _, name := range devices {
+		e.nodes = append(e.nodes, take("/dev/"+name))
+	}
+	e.null = e.nodes[0]
 	if e.config.Rootfs != "" {
 		e.root = take(e.config.Rootfs)
-	} else if e.root, err = newMount("tmpfs", attributesBasic, "mode=0755", "size=1m", "nr_inodes=1024"); err != nil {
-		return err
 	}
-	for _, name := range devices {
-		e.files = append(e.files, take("/dev/"+name))
-	}
-	e.null = e.files[0]
 	for _, m := range e.config.Mounts {
 		if !m.Tmpfs {
-			e.files = append(e.files, take(m.Source))
+			e.mounts = append(e.mounts, take(m.Source))
 		}
 	}
+}
+
+// takeRoot puts the root of the instance over the one of the host.
+func (e *entry) takeRoot() error {
+	if e.config.Rootfs == "" {
+		var err error
+		if e.root, err = newMount("tmpfs", attributesBasic, "mode=0755", "size=1m", "nr_inodes=1024"); err != nil {
+			return err
+		}
+	}
+	return e.coverRoot()
+}
+
+// coverRoot mounts the new root where paths begin.
+func (e *entry) coverRoot() error {
 	place, err := os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -150,7 +181,7 @@ func (e *entry) mountDev() error {
 		return err
 	}
 	for n, name := range devices {
-		if err := e.attachFile(e.files[n], "/dev/"+name); err != nil {
+		if err := e.attachFile(e.nodes[n], "/dev/"+name); err != nil {
 			return err
 		}
 	}
@@ -187,7 +218,7 @@ func (e *entry) mountDev() error {
 
 // mountExtra mounts what the configuration lists, in its order.
 func (e *entry) mountExtra() error {
-	inherited := e.files[len(devices):]
+	inherited := e.mounts
 	for _, m := range e.config.Mounts {
 		if m.Tmpfs {
 			size := m.SizeMiB
@@ -348,13 +379,24 @@ func (e *entry) copyNull() (*os.File, error) {
 	return copyMount(int(e.null.Fd()), "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 }
 
-// finishRoot makes the new root the only one.
+// finishRoot makes the new root as writable as it should be, and the only one.
 func (e *entry) finishRoot() error {
 	if e.config.ReadOnlyRoot || e.config.Rootfs == "" {
 		if err := setAttributes(e.root, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return err
 		}
 	}
+	if err := e.leaveOldRoot(); err != nil {
+		return err
+	}
+	for _, file := range append(e.nodes, e.mounts...) {
+		file.Close()
+	}
+	return nil
+}
+
+// leaveOldRoot makes the new root the only one.
+func (e *entry) leaveOldRoot() error {
 	if err := unix.Fchdir(int(e.root.Fd())); err != nil {
 		return fmt.Errorf("enter the new root: %w", err)
 	}
@@ -367,11 +409,7 @@ func (e *entry) finishRoot() error {
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("enter the new root: %w", err)
 	}
-	e.root.Close()
-	for _, file := range e.files {
-		file.Close()
-	}
-	return nil
+	return e.root.Close()
 }
 
 // network brings lo up where the namespace is new.

@@ -26,7 +26,7 @@ type Host struct {
 const (
 	descriptorStatus  = 7 // the init writes its child's wait status here
 	descriptorControl = 8 // the listening socket for Exec
-	descriptorFirst   = 9 // the root, the devices, the mounts
+	descriptorFirst   = 9 // the devices, the root, the mounts
 )
 
 // OpenHost opens everything of the host that the sandbox will contain. It needs CAP_SYS_ADMIN.
@@ -45,7 +45,7 @@ func OpenHost(c *Config, directory string) (host *Host, status *os.File, err err
 		return nil, nil, err
 	}
 	h.files = append(h.files, statusWrite)
-	control, err := h.listen(directory)
+	control, err := listen(directory)
 	if err != nil {
 		status.Close()
 		return nil, nil, err
@@ -59,13 +59,15 @@ func OpenHost(c *Config, directory string) (host *Host, status *os.File, err err
 }
 
 func (h *Host) openMounts() error {
-	if h.config.Rootfs != "" {
-		root, err := copyMount(unix.AT_FDCWD, h.config.Rootfs, attributesBasic)
-		if err != nil {
-			return err
-		}
-		h.files = append(h.files, root)
+	if err := h.openDevices(); err != nil {
+		return err
 	}
+	own, err := openOwn(h.config)
+	h.files = append(h.files, own...)
+	return err
+}
+
+func (h *Host) openDevices() error {
 	for _, name := range devices {
 		node, err := copyMount(unix.AT_FDCWD, "/dev/"+name, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 		if err != nil {
@@ -73,7 +75,25 @@ func (h *Host) openMounts() error {
 		}
 		h.files = append(h.files, node)
 	}
-	for _, m := range h.config.Mounts {
+	return nil
+}
+
+// openOwn copies the mounts that an instance has for itself: its root, and what its configuration lists. What
+// was opened before an error is returned as well.
+func openOwn(c *Config) (list []*os.File, err error) {
+	take := func(path string, attributes uint64) error {
+		mount, err := copyMount(unix.AT_FDCWD, path, attributes)
+		if err == nil {
+			list = append(list, mount)
+		}
+		return err
+	}
+	if c.Rootfs != "" {
+		if err := take(c.Rootfs, attributesBasic); err != nil {
+			return list, err
+		}
+	}
+	for _, m := range c.Mounts {
 		if m.Tmpfs {
 			continue
 		}
@@ -81,18 +101,16 @@ func (h *Host) openMounts() error {
 		if m.ReadOnly {
 			attributes |= unix.MOUNT_ATTR_RDONLY
 		}
-		mount, err := copyMount(unix.AT_FDCWD, m.Source, attributes)
-		if err != nil {
-			return err
+		if err := take(m.Source, attributes); err != nil {
+			return list, err
 		}
-		h.files = append(h.files, mount)
 	}
-	return nil
+	return list, nil
 }
 
 // listen binds the control socket. The path is reached through a descriptor: it may be longer than an
 // address of a Unix socket.
-func (h *Host) listen(directory string) (*os.File, error) {
+func listen(directory string) (*os.File, error) {
 	parent, err := unix.Open(directory, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", directory, err)

@@ -88,6 +88,14 @@ func (a *Allocator) Take(name string) (uint32, error) {
 
 func baseOf(n int) uint32 { return idFirst + uint32(n)*IDCount }
 
+// Has reports whether an instance has a range.
+func (a *Allocator) Has(name string) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	_, taken := a.taken[name]
+	return taken
+}
+
 // Return gives the range of an instance back, once none of its processes and files is left.
 func (a *Allocator) Return(name string) error {
 	a.mutex.Lock()

@@ -81,6 +81,13 @@ func Run(c *Config, program Program, started func()) (int, error) {
 	return p.run(path, program, started)
 }
 
+// heard are the signals that an init passes on.
+var heard = make(chan os.Signal, 64)
+
+// HearSignals makes this process take signals as an init does; Run expects it with Init. It is for the time
+// before a thread is locked: each of the 65 handlers takes turns of two goroutines, which are then threads.
+func HearSignals() { signal.Notify(heard) }
+
 func withHome(environment []string, home string) []string {
 	for _, variable := range environment {
 		if strings.HasPrefix(variable, "HOME=") {
@@ -175,8 +182,6 @@ func become(c *Config, id Identity, path string, program Program) error {
 }
 
 func (p *process1) run(path string, program Program, started func()) (int, error) {
-	signals := make(chan os.Signal, 64)
-	signal.Notify(signals)
 	// From here on the init is under the filter as well. It keeps its capabilities, which reach no further
 	// than its own user namespace, so that nothing inside may trace it.
 	if err := seccomp.Load(); err != nil {
@@ -198,7 +203,7 @@ func (p *process1) run(path string, program Program, started func()) (int, error
 		select {
 		case status := <-p.ended:
 			return p.leave(status), nil
-		case received := <-signals:
+		case received := <-heard:
 			p.forward(received.(syscall.Signal))
 		case r := <-requests:
 			p.exec(r)

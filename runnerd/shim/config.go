@@ -17,6 +17,7 @@ import (
 type Config struct {
 	Directory string // the instance's
 	Watch     bool   // only watch the process Root
+	Spare     bool   // become a sandbox that waits for its instance, see Spare
 	Root      procfs.Process
 	Session   int // of the workload, for cleaning up
 
@@ -43,13 +44,14 @@ type Config struct {
 
 // configVersion changes with whatever a shim of an earlier version would not understand or would miss: a
 // half-upgraded host must not run an image outside its sandbox.
-const configVersion = "2"
+const configVersion = "3"
 
 func (c *Config) record() record.Record {
 	r := record.Record{}
 	r.Set("version", configVersion)
 	r.Set("directory", c.Directory)
 	r.Set("watch", strconv.FormatBool(c.Watch))
+	r.Set("spare", strconv.FormatBool(c.Spare))
 	r.SetInt("pid", int64(c.Root.PID))
 	r.SetUint("ticks", c.Root.StartTicks)
 	r.SetInt("session", int64(c.Session))
@@ -80,6 +82,7 @@ func parseConfig(r record.Record) (*Config, error) {
 	c := &Config{
 		Directory:   r.Get("directory"),
 		Watch:       r.Get("watch") == "true",
+		Spare:       r.Get("spare") == "true",
 		Root:        procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")},
 		Session:     int(r.Int("session")),
 		Cgroup:      r["cgroup"],
@@ -106,7 +109,7 @@ func parseConfig(r record.Record) (*Config, error) {
 	if c.extra < 0 || c.extra > extraMax {
 		return nil, errConfig
 	}
-	if c.Directory == "" || !c.Watch && len(c.Arguments) == 0 {
+	if c.Directory == "" || !c.Watch && !c.Spare && len(c.Arguments) == 0 || c.Spare && c.Sandbox == nil {
 		return nil, errConfig
 	}
 	return c, nil

@@ -54,6 +54,7 @@ type box struct {
 	t       testing.TB
 	config  *Config
 	started Started
+	spare   bool // start it in a sandbox that was made before
 }
 
 // newBox prepares a container with a root made of busybox and of the program /escape.
@@ -70,7 +71,7 @@ func newBox(t testing.TB) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{t: t}
+	b := &box{t: t, spare: os.Getenv("SPARE") != ""}
 	t.Cleanup(func() { b.kill(); os.RemoveAll(directory) })
 	base := 0x7f000000 + bases.Add(1)<<16
 	rootfs := filepath.Join(directory, "root")
@@ -129,8 +130,26 @@ func makeRootfs(t testing.TB, rootfs, busybox string, base int) {
 // start launches the container; the error is that of the launch.
 func (b *box) start() error {
 	var err error
+	if b.spare {
+		b.started, err = b.startSpare()
+		return err
+	}
 	b.started, err = Launch(b.config, nil)
 	return err
+}
+
+// startSpare takes the detour of a prepared sandbox.
+func (b *box) startSpare() (Started, error) {
+	prepared := &Config{
+		Directory: filepath.Dir(b.config.Directory), Cgroup: b.config.Cgroup,
+		Sandbox: &sandbox.Config{UIDBase: b.config.Sandbox.UIDBase, GIDBase: b.config.Sandbox.GIDBase,
+			Count: b.config.Sandbox.Count, NetworkNamespace: b.config.Sandbox.NetworkNamespace, Init: true},
+	}
+	spare, err := Prepare(prepared)
+	if err != nil {
+		return Started{}, err
+	}
+	return spare.Launch(b.config)
 }
 
 // kill ends everything and collects the shim.

@@ -55,7 +55,7 @@ func Start(c *Config, binary *os.File, standard [3]*os.File, terminal bool) (*In
 		err = c.Cgroup.Add(stage.pid)
 	}
 	if err == nil {
-		err = record.Save(p.file(), processRecord(p.process))
+		err = record.Keep(p.file(), processRecord(p.process))
 	}
 	if err == nil {
 		err = stage.release()

@@ -88,7 +88,7 @@ func (s *shim) startExternal() error {
 	if err := s.config.Cgroup.Add(pid); err != nil {
 		return err
 	}
-	if err := record.Save(s.path(FileRun), processRecord(s.workload)); err != nil {
+	if err := record.Keep(s.path(FileRun), processRecord(s.workload)); err != nil {
 		return err
 	}
 	s.config.Session = pid

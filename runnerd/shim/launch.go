@@ -32,31 +32,53 @@ type Started struct {
 // An error is one sentence; the shim has then ended or is about to. The shim is a child of the caller,
 // who collects it (Started.Shim is set unless none could be started).
 func Launch(c *Config, binary *os.File) (Started, error) {
+	c.binary, c.extra = binary != nil, len(c.Extra)
+	if c.extra > extraMax {
+		return Started{}, fmt.Errorf("cannot start a shim: %d extra descriptors, expected at most %d", c.extra, extraMax)
+	}
+	launched, ready, err := fork(c, binary)
+	started := Started{Shim: launched}
+	if err != nil {
+		return started, err
+	}
+	defer ready.Close()
+	_ = ready.SetReadDeadline(time.Now().Add(launchTimeout))
+	started.Workload, err = readWord(bufio.NewReaderSize(ready, 4096))
+	return started, err
+}
+
+// fork starts a shim, gives it its configuration and returns where it will answer. The shim is set if it was
+// started, also with an error.
+func fork(c *Config, binary *os.File) (launched procfs.Process, ready *os.File, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot start a shim: %w", err)
+		}
+	}()
 	configRead, configWrite, err := os.Pipe()
 	if err != nil {
-		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+		return launched, nil, err
 	}
 	defer configWrite.Close()
 	readyRead, readyWrite, err := os.Pipe()
 	if err != nil {
 		configRead.Close()
-		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+		return launched, nil, err
 	}
-	defer readyRead.Close()
-	c.binary, c.extra = binary != nil, len(c.Extra)
-	if c.extra > extraMax {
-		configRead.Close()
-		readyWrite.Close()
-		return Started{}, fmt.Errorf("cannot start a shim: %d extra descriptors, expected at most %d", c.extra, extraMax)
-	}
+	defer readyWrite.Close()
+	defer func() {
+		if err != nil {
+			readyRead.Close()
+			ready = nil
+		}
+	}()
 	if binary == nil {
 		binary = configRead // any descriptor: the places are fixed
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		configRead.Close()
-		readyWrite.Close()
-		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+		return launched, nil, err
 	}
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), configRead.Fd(), binary.Fd(), readyWrite.Fd()}
 	for i, extra := range c.Extra {
@@ -65,24 +87,18 @@ func Launch(c *Config, binary *os.File) (Started, error) {
 	pid, err := forkSelf(ArgumentShim, files, &syscall.SysProcAttr{Setsid: true}, c.mark())
 	null.Close()
 	configRead.Close()
-	readyWrite.Close()
 	if err != nil {
-		return Started{}, fmt.Errorf("cannot start a shim: %w", err)
+		return launched, nil, err
 	}
-	shim, findErr := procfs.Find(pid)
+	launched, err = procfs.Find(pid)
 	_ = configWrite.SetWriteDeadline(time.Now().Add(launchTimeout))
-	_, err = configWrite.Write(c.record().Encode())
-	configWrite.Close()
-	started := Started{Shim: shim}
-	if err == nil && findErr == nil {
-		_ = readyRead.SetReadDeadline(time.Now().Add(launchTimeout))
-		started.Workload, err = readReady(readyRead)
-	}
-	return started, errors.Join(err, findErr)
+	_, writeErr := configWrite.Write(c.record().Encode())
+	return launched, readyRead, errors.Join(err, writeErr)
 }
 
-func readReady(from *os.File) (procfs.Process, error) {
-	line, err := bufio.NewReaderSize(from, 4096).ReadString('\n')
+// readWord reads the one line that a shim says.
+func readWord(from *bufio.Reader) (procfs.Process, error) {
+	line, err := from.ReadString('\n')
 	if err != nil {
 		return procfs.Process{}, errors.New("the shim ended without a word")
 	}

@@ -15,9 +15,15 @@ import (
 // directory is exchanged or restored from a copy, this is how the next runnerd finds what still runs.
 const markVariable = "COLLOID_INSTANCE"
 
+// markUnnamed stands where a name will be.
+const markUnnamed = "#"
+
 func (c *Config) mark() string {
 	if c.Watch {
 		return fmt.Sprintf("%s=%d:%d:%s", markVariable, c.Root.PID, c.Root.StartTicks, c.Directory)
+	}
+	if c.Spare { // the name is written over it, see remark
+		return fmt.Sprintf("%s=0:0:%s/%s", markVariable, c.Directory, strings.Repeat(markUnnamed, nameSpace))
 	}
 	return fmt.Sprintf("%s=0:0:%s", markVariable, c.Directory)
 }
@@ -35,6 +41,9 @@ func FindAll(root string) []Found {
 	for _, marked := range procfs.FindMarked(ArgumentShim, markVariable) {
 		parts := strings.SplitN(marked.Value, ":", 3)
 		if len(parts) != 3 || filepath.Dir(parts[2]) != filepath.Clean(root) {
+			continue
+		}
+		if strings.HasPrefix(filepath.Base(parts[2]), markUnnamed) { // a spare, which ends with its runnerd
 			continue
 		}
 		if elsewhere(marked.Process.PID, filepath.Dir(filepath.Clean(root))) {
@@ -65,8 +74,8 @@ func elsewhere(pid int, path string) bool {
 
 // Restore writes down again who runs and who watches, as a shim does at its start.
 func Restore(directory string, workload, watcher procfs.Process) error {
-	if err := record.Save(filepath.Join(directory, FileRun), processRecord(workload)); err != nil {
+	if err := record.Keep(filepath.Join(directory, FileRun), processRecord(workload)); err != nil {
 		return err
 	}
-	return record.Save(filepath.Join(directory, FileShim), processRecord(watcher))
+	return record.Keep(filepath.Join(directory, FileShim), processRecord(watcher))
 }

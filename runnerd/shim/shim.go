@@ -32,19 +32,32 @@ func Main() int {
 	// Caught, not ignored: an ignored signal would stay ignored in the workload.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGPIPE, unix.SIGTERM, unix.SIGINT)
 	ready := os.NewFile(descriptorReady, "ready")
-	s, err := prepare()
-	if err == nil {
-		err = s.start()
+	config, err := readConfig(os.NewFile(descriptorConfig, "config"))
+	var s *shim
+	if err == nil && config.Spare {
+		s, err = startSpare(config, ready)
+		if s == nil && err == nil { // nobody needed it
+			return 0
+		}
+	} else if err == nil {
+		if s, err = prepare(config); err == nil {
+			err = s.start()
+		}
 	}
 	if err != nil {
 		fmt.Fprintf(ready, "error %s\n", strings.ReplaceAll(err.Error(), "\n", " "))
 		return 1
 	}
-	fmt.Fprintf(ready, "ok %d %d\n", s.workload.PID, s.workload.StartTicks)
+	s.tell(ready)
 	ready.Close()
 	s.wait()
 	s.finish()
 	return 0
+}
+
+// tell is the word of a shim: the process that runs.
+func (s *shim) tell(ready io.Writer) {
+	fmt.Fprintf(ready, "ok %d %d\n", s.workload.PID, s.workload.StartTicks)
 }
 
 // shim is one running shim.
@@ -61,29 +74,24 @@ type shim struct {
 
 func (s *shim) path(name string) string { return filepath.Join(s.config.Directory, name) }
 
-// prepare reads the configuration and takes the lock and the pipe.
-func prepare() (*shim, error) {
-	configPipe := os.NewFile(descriptorConfig, "config")
-	fields, err := record.Read(configPipe)
-	configPipe.Close()
-	if err != nil {
-		return nil, fmt.Errorf("shim: read configuration: %w", err)
-	}
-	config, err := parseConfig(fields)
-	if err != nil {
-		return nil, err
-	}
+// prepare takes the lock and the pipe.
+func prepare(config *Config) (*shim, error) {
 	s := &shim{config: config, workload: config.Root, drained: make(chan struct{})}
+	return s, s.takeDirectory()
+}
+
+// takeDirectory makes the instance's directory this shim's.
+func (s *shim) takeDirectory() (err error) {
 	if s.self, err = procfs.Find(os.Getpid()); err != nil {
-		return nil, err
+		return err
 	}
 	if s.lock, err = lockFile(s.path(FileLock)); err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.openPipe(); err != nil {
-		return nil, fmt.Errorf("shim: open log pipe: %w", err)
+		return fmt.Errorf("shim: open log pipe: %w", err)
 	}
-	return s, nil
+	return record.Keep(s.path(FileShim), processRecord(s.self))
 }
 
 // lockFile takes the lock of the instance. The descriptor is closed on exec: only shims hold it.
@@ -161,9 +169,6 @@ func processRecord(p procfs.Process) record.Record {
 
 // start writes down who runs and lets it run, in this order.
 func (s *shim) start() error {
-	if err := record.Save(s.path(FileShim), processRecord(s.self)); err != nil {
-		return err
-	}
 	if s.config.Watch {
 		if !s.workload.Alive() {
 			return errors.New("shim: the process to watch has ended")
@@ -190,7 +195,7 @@ func (s *shim) start() error {
 			return err
 		}
 	}
-	if err := record.Save(s.path(FileRun), processRecord(s.workload)); err != nil {
+	if err := record.Keep(s.path(FileRun), processRecord(s.workload)); err != nil {
 		return err
 	}
 	s.config.Session = stage.pid
@@ -282,6 +287,11 @@ func (p *stageProcess) release() error {
 	if _, err := p.goWrite.Write([]byte{1}); err != nil {
 		return fmt.Errorf("shim: the stage ended early: %w", err)
 	}
+	return p.result()
+}
+
+// result is nil once the workload runs.
+func (p *stageProcess) result() error {
 	failure, _ := io.ReadAll(io.LimitReader(p.failures, 1024))
 	if len(failure) > 0 {
 		return errors.New(string(failure))
@@ -335,7 +345,7 @@ func (s *shim) recordExit(code int, reason string) {
 	r := processRecord(s.workload)
 	r.SetInt("code", int64(code))
 	r.Set("reason", reason)
-	_ = record.Save(s.path(FileExit), r) // without it runnerd finds the process gone: code unknown
+	_ = record.Keep(s.path(FileExit), r) // without it runnerd finds the process gone: code unknown
 }
 
 // finish kills what the workload left behind, takes the last output and collects zombies.

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,8 +21,6 @@ const filesMax = 65536
 // StageMain is the program "runnerd stage": it waits for the word, gives up what the workload must not
 // have and becomes the workload. It only returns when that failed.
 func StageMain() int {
-	// Identity and no_new_privs belong to the thread; exec makes this thread the process.
-	runtime.LockOSThread()
 	closeOnExec()
 	code, err := stage()
 	if err == nil {
@@ -34,8 +33,22 @@ func StageMain() int {
 
 // stage returns an error, or the exit code of a workload in a sandbox with an init.
 func stage() (int, error) {
-	config, err := readStage()
+	config, err := readConfig(os.NewFile(descriptorConfig, "config"))
 	if err != nil {
+		return 0, err
+	}
+	if config.Sandbox != nil && config.Sandbox.Init {
+		sandbox.HearSignals()
+	}
+	// Identity and no_new_privs belong to the thread; exec makes this thread the process.
+	runtime.LockOSThread()
+	if err := awaitWord(); err != nil {
+		return 0, err
+	}
+	if config.Spare {
+		return becomeSpare(config)
+	}
+	if err := config.keepExtra(); err != nil {
 		return 0, err
 	}
 	if config.Sandbox != nil {
@@ -44,24 +57,22 @@ func stage() (int, error) {
 	return 0, becomeProcess(config)
 }
 
-// readStage reads the configuration and waits for the word.
-func readStage() (*Config, error) {
-	configPipe := os.NewFile(descriptorConfig, "config")
-	fields, err := record.Read(configPipe)
-	configPipe.Close()
+// readConfig reads the configuration and closes where it came from.
+func readConfig(from io.ReadCloser) (*Config, error) {
+	fields, err := record.Read(from)
+	from.Close()
 	if err != nil {
-		return nil, fmt.Errorf("stage: read configuration: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	config, err := parseConfig(fields)
-	if err != nil {
-		return nil, err
-	}
+	return parseConfig(fields)
+}
+
+func awaitWord() error {
 	var word [1]byte
 	if n, _ := unix.Read(descriptorReady, word[:]); n != 1 {
-		return nil, fmt.Errorf("stage: the shim ended first")
+		return fmt.Errorf("stage: the shim ended first")
 	}
-	unix.Close(descriptorReady)
-	return config, config.keepExtra()
+	return unix.Close(descriptorReady)
 }
 
 // enterSandbox makes the world and runs the workload in it.
