@@ -22,6 +22,7 @@ type kernel struct {
 
 // modulesWanted are the parts of the kernel that the suites need and Debian builds as modules.
 var modulesWanted = []string{
+	"virtio_pci", "virtio_blk", "quota_v2",
 	"overlay", "veth", "bridge", "tun", "dummy", "nf_tables", "nft_chain_nat", "nft_nat", "nft_masq", "nft_redir",
 	"nft_ct", "nft_reject_inet", "nft_fib_inet", "nf_conntrack", "sch_netem",
 }

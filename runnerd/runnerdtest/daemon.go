@@ -14,8 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// build builds cmd/runnerd once per test binary.
+// EnvironmentPrograms names the directory with the programs as they are shipped, where there is no Go to build
+// them: the machine of make vm.
+const EnvironmentPrograms = "COLLOID_TEST_PROGRAMS"
+
+// build builds cmd/runnerd once per test binary, unless it is there already.
 var build = sync.OnceValues(func() (string, error) {
+	if directory := os.Getenv(EnvironmentPrograms); directory != "" {
+		return filepath.Join(directory, "runnerd"), nil
+	}
 	directory, err := os.MkdirTemp("", "runnerd-build-")
 	if err != nil {
 		return "", err
@@ -57,7 +64,8 @@ type Daemon struct {
 	t         testing.TB
 	Directory string
 	Policy    string
-	UID       int // 0 = as the test
+	UID       int      // 0 = as the test
+	Arguments []string // beside those that every one needs
 	Log       string
 	command   *exec.Cmd
 	supply    int
@@ -79,6 +87,7 @@ func (d *Daemon) Run(t testing.TB) {
 	defer child.Close()
 	d.supply = pair[0]
 	d.command = exec.Command(path, "--supply-fd", "3", "--directory", d.Directory, "--policy", d.Policy)
+	d.command.Args = append(d.command.Args, d.Arguments...)
 	d.command.ExtraFiles = []*os.File{child}
 	d.Log = d.Directory + ".log"
 	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
