@@ -27,7 +27,7 @@ var suites = []suite{
 	{name: "store", packagePath: "./runnerd/image/store", run: "."},
 	{name: "shim", packagePath: "./runnerd/shim", run: "."},
 	{name: "guest", packagePath: "./runnerd/guest", run: "."},
-	{name: "netem", packagePath: "./e2e/netem", run: "."},
+	{name: "netem", packagePath: "./meshd/netem", run: "."},
 }
 
 // programs are what the suites start, built as they are shipped, and the checklist of ways out of a container.

@@ -109,6 +109,9 @@ func prepare(name string, address netip.Addr) (netlink.Link, error) {
 
 // slow makes what leaves by a device late.
 func slow(device netlink.Link, options Options) error {
+	if options == (Options{}) {
+		return nil
+	}
 	attributes := netlink.QdiscAttrs{
 		LinkIndex: device.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0),
 	}

@@ -66,9 +66,11 @@ type Daemon struct {
 	Policy    string
 	UID       int      // 0 = as the test
 	Arguments []string // beside those that every one needs
-	Log       string
-	command   *exec.Cmd
-	supply    int
+	// ControlGroup is the directory that the daemon is started in, "" = that of the test. A unit of systemd is one.
+	ControlGroup string
+	Log          string
+	command      *exec.Cmd
+	supply       int
 }
 
 // Run starts the daemon.
@@ -99,6 +101,14 @@ func (d *Daemon) Run(t testing.TB) {
 	d.command.SysProcAttr = &syscall.SysProcAttr{}
 	if d.UID != 0 {
 		d.command.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.UID), Gid: uint32(d.UID)}
+	}
+	if d.ControlGroup != "" {
+		group, err := os.Open(d.ControlGroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer group.Close()
+		d.command.SysProcAttr.UseCgroupFD, d.command.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
 	if err := d.command.Start(); err != nil {
 		t.Fatal(err)
