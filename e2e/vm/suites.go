@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -43,7 +44,7 @@ const (
 func choose() ([]suite, error) {
 	var chosen []suite
 	for _, s := range suites {
-		if *only != "" && *only != s.name {
+		if *only != "" && !slices.Contains(strings.Split(*only, ","), s.name) {
 			continue
 		}
 		if *pattern != "" {

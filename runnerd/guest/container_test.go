@@ -185,8 +185,11 @@ func TestF134_LimitsSurviveTheDaemon(t *testing.T) {
 	before := p.Await(id, ready)
 	p.daemon.Kill()
 	p.daemon.ControlGroup = groupsRoot + p.leaf()
-	p.daemon.Run(t)
-	p.Client = p.daemon.Connect()
+	p.start()
+	defer func() { // while there is the new connection
+		p.Stop(id, 0)
+		p.AwaitGone(id)
+	}()
 	after := p.Await(id, ready)
 	if after.Pid != before.Pid || after.Restarts != 0 || !p.Hello.LimitsEnforced {
 		t.Errorf("%v became %v", before, after)

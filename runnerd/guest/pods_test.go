@@ -31,6 +31,7 @@ type pods struct {
 	t         *testing.T
 	daemon    *runnerdtest.Daemon
 	directory string
+	socket    string // for operators
 	unit      string // control group, as from the root
 	groups    *cgroup.Manager
 	digest    [32]byte
@@ -57,16 +58,15 @@ func newPods(t *testing.T) *pods {
 		t.Fatal(err)
 	}
 	p.makeUnit()
-	socket := filepath.Join(base, "runnerd.sock")
+	p.socket = filepath.Join(base, "runnerd.sock")
 	p.daemon = &runnerdtest.Daemon{Directory: p.directory, Policy: policy, ControlGroup: groupsRoot + p.unit,
-		Arguments: []string{"--operator-socket", socket}}
-	p.daemon.Run(t)
+		Arguments: []string{"--operator-socket", p.socket}}
 	t.Cleanup(func() {
 		if text, err := os.ReadFile(p.daemon.Log); err == nil && t.Failed() {
 			t.Logf("runnerd: %s", text)
 		}
 	})
-	p.Client = p.daemon.Connect()
+	p.start()
 	if !p.Hello.RunsOci || !p.Hello.LimitsEnforced || len(p.Hello.Degradations) > 0 {
 		t.Fatalf("this host cannot do all that it should: %v", p.Hello)
 	}
@@ -76,6 +76,15 @@ func newPods(t *testing.T) *pods {
 	}
 	p.load(base)
 	return p
+}
+
+// start starts the daemon and connects to it once it is there: an emulated processor takes its time.
+func (p *pods) start() {
+	p.t.Helper()
+	_ = os.Remove(p.socket)
+	p.daemon.Run(p.t)
+	eventually(p.t, "runnerd's socket", func() bool { _, err := os.Stat(p.socket); return err == nil })
+	p.Client = p.daemon.Connect()
 }
 
 // units counts the control groups of daemons.
