@@ -111,6 +111,7 @@ func (s *Supervisor) degradations() []string {
 		list = append(list, fmt.Sprintf("control group controllers %s are not available here: those limits are not enforced",
 			strings.Join(missing, ", ")))
 	}
+	list = append(list, s.options.Groups.Weaker()...)
 	if s.policyError != "" {
 		list = append(list, shorten(s.policyError))
 	}

@@ -6,16 +6,20 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 )
 
-// boot runs the guest and returns the exit code that it reported.
-func boot(ctx context.Context, kernel, image, work string) (int, error) {
+// guest is what QEMU is started with.
+type guest struct {
+	kernel, initial, disk string
+	result                string // file of the second serial port
+}
+
+// boot runs the guest and returns the exit code that it reported, or 1 if it skipped what it should not.
+func (g guest) boot(ctx context.Context, chosen []suite) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	result := filepath.Join(work, "result")
 	quiet := "quiet loglevel=1"
 	if *verbose {
 		quiet = "loglevel=6"
@@ -23,9 +27,10 @@ func boot(ctx context.Context, kernel, image, work string) (int, error) {
 	command := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(*memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", kernel, "-initrd", image,
+		"-kernel", g.kernel, "-initrd", g.initial,
 		"-append", "console=ttyS0 "+quiet+" panic=1 mitigations=off nokaslr",
-		"-serial", "stdio", "-serial", "file:"+result)
+		"-drive", "file="+g.disk+",format=raw,if=virtio,cache=unsafe",
+		"-serial", "stdio", "-serial", "file:"+g.result)
 	command.Stderr = os.Stderr
 	console, err := command.StdoutPipe()
 	if err != nil {
@@ -34,16 +39,19 @@ func boot(ctx context.Context, kernel, image, work string) (int, error) {
 	if err := command.Start(); err != nil {
 		return 0, fmt.Errorf("start QEMU: %w", err)
 	}
+	seen := report{chosen: chosen}
 	lines := bufio.NewScanner(console)
 	lines.Buffer(make([]byte, 0, 1<<16), 1<<20)
 	for lines.Scan() {
-		fmt.Println(strings.TrimRight(lines.Text(), "\r"))
+		line := strings.TrimRight(lines.Text(), "\r")
+		seen.read(line)
+		fmt.Println(line)
 	}
 	waited := command.Wait()
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("the guest did not end within %v", *timeout)
 	}
-	content, err := os.ReadFile(result)
+	content, err := os.ReadFile(g.result)
 	if err != nil {
 		return 0, err
 	}
@@ -52,5 +60,59 @@ func boot(ctx context.Context, kernel, image, work string) (int, error) {
 	if !found || err != nil {
 		return 0, fmt.Errorf("the guest ended without a result (QEMU: %v)", waited)
 	}
+	if !seen.good() && code == 0 {
+		code = 1
+	}
 	return code, nil
+}
+
+// report follows what the suites print.
+type report struct {
+	chosen  []suite
+	current suite
+	passed  map[string]int // top-level tests by suite
+	skipped []string
+}
+
+// read takes one line of the console.
+func (r *report) read(line string) {
+	if r.passed == nil {
+		r.passed = map[string]int{}
+	}
+	if name, found := strings.CutPrefix(line, suiteMark); found {
+		for _, s := range r.chosen {
+			if s.name == name {
+				r.current = s
+			}
+		}
+	}
+	if strings.HasPrefix(line, "--- PASS: ") {
+		r.passed[r.current.name]++
+	}
+	name, found := strings.CutPrefix(strings.TrimSpace(line), "--- SKIP: ")
+	if !found {
+		return
+	}
+	name, _, _ = strings.Cut(name, " ")
+	test, _, _ := strings.Cut(name, "/")
+	if _, may := r.current.skips[test]; !may {
+		r.skipped = append(r.skipped, r.current.name+" "+name)
+	}
+}
+
+// good says what was run, and reports whether every suite did what it is for.
+func (r *report) good() bool {
+	good := true
+	for _, s := range r.chosen {
+		fmt.Printf("vm: %s: %d tests passed\n", s.name, r.passed[s.name])
+		if r.passed[s.name] == 0 {
+			fmt.Printf("vm: %s: nothing was tested\n", s.name)
+			good = false
+		}
+	}
+	for _, name := range r.skipped {
+		fmt.Printf("vm: skipped, which counts as failed here: %s\n", name)
+		good = false
+	}
+	return good
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -77,11 +78,11 @@ func (a *archive) file(name string, mode int, path string) {
 	a.entry(name, mode, info.Size(), file)
 }
 
-// writeImage makes the initial RAM disk of the guest.
-func writeImage(path string, k kernel, work string, chosen []suite) error {
+// writeInitial makes the initial RAM disk of the guest: what finds the disk.
+func writeInitial(path string, k kernel) error {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		return cannot{fmt.Errorf("busybox is not installed (apt-get install busybox-static)")}
+		return missing("busybox")
 	}
 	out, err := os.Create(path)
 	if err != nil {
@@ -89,27 +90,18 @@ func writeImage(path string, k kernel, work string, chosen []suite) error {
 	}
 	defer out.Close()
 	a := &archive{out: bufio.NewWriterSize(out, 1<<20)}
-	for _, name := range []string{"bin", "sbin", "dev", "proc", "sys", "etc", "tmp", "root", "modules", "t", "new", "usr", "usr/bin", "var", "run"} {
+	for _, name := range []string{"bin", "dev", "proc", "modules", "new"} {
 		a.directory(name)
 	}
 	a.file("bin/busybox", modeProgram, busybox)
 	a.text("bin/sh", modeLink, "busybox")
-	a.text("etc/passwd", modeFile, "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
-	a.text("etc/group", modeFile, "root:x:0:\nnogroup:x:65534:\n")
-	a.text("etc/hosts", modeFile, "127.0.0.1 localhost\n::1 localhost\n")
 	var load strings.Builder
 	for n, module := range k.modules {
 		name := fmt.Sprintf("modules/%02d-%s", n, filepath.Base(module))
 		a.file(name, modeFile, module)
-		fmt.Fprintf(&load, "insmod /%s || echo cannot load %s\n", name, filepath.Base(module))
-	}
-	var tests strings.Builder
-	for _, s := range chosen {
-		a.file("t/"+s.name+".test", modeProgram, filepath.Join(work, s.name+".test"))
-		fmt.Fprintf(&tests, "run %s '%s'\n", s.name, s.run)
+		fmt.Fprintf(&load, "insmod /%s || echo vm: cannot load %s\n", name, filepath.Base(module))
 	}
 	a.text("init", modeProgram, strings.ReplaceAll(initScript, "LOAD\n", load.String()))
-	a.text("main", modeProgram, strings.ReplaceAll(mainScript, "TESTS\n", tests.String()))
 	a.entry("TRAILER!!!", 0, 0, nil)
 	if a.err == nil {
 		a.err = a.out.Flush()
@@ -117,39 +109,99 @@ func writeImage(path string, k kernel, work string, chosen []suite) error {
 	return a.err
 }
 
-// initScript leaves the initial RAM disk for a file system that can be left in its turn: pivot_root refuses
-// the former.
+// diskMiB is the size of the guest's disk; the file is sparse.
+const diskMiB = 2048
+
+// writeDisk makes the guest's root file system of a directory that has the suites and programs. It counts what
+// projects use, as limits of containers need it.
+func writeDisk(ctx context.Context, path, root string, k kernel, chosen []suite) error {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return missing("busybox")
+	}
+	tool, err := exec.LookPath("mke2fs")
+	if err != nil {
+		if tool, err = exec.LookPath("/sbin/mke2fs"); err != nil {
+			return missing("mke2fs")
+		}
+	}
+	for _, name := range []string{"bin", "sbin", "dev", "proc", "sys", "etc", "tmp", "root", "usr/bin", "var", "run"} {
+		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+			return err
+		}
+	}
+	program, err := os.ReadFile(busybox)
+	if err != nil {
+		return err
+	}
+	var tests strings.Builder
+	for _, s := range chosen {
+		fmt.Fprintf(&tests, "run %s '%s'\n", s.name, s.run)
+	}
+	files := []struct {
+		name, content string
+		mode          os.FileMode
+	}{
+		{"bin/busybox", string(program), 0o755},
+		{"main", strings.ReplaceAll(mainScript, "TESTS\n", tests.String()), 0o755},
+		{"etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", 0o644},
+		{"etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644},
+		{"etc/hosts", "127.0.0.1 localhost\n::1 localhost\n", 0o644},
+	}
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(root, f.name), []byte(f.content), f.mode); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("busybox", filepath.Join(root, "bin", "sh")); err != nil {
+		return err
+	}
+	make := exec.CommandContext(ctx, tool, "-q", "-F", "-t", "ext4", "-O", "quota,project,^has_journal",
+		"-E", "quotatype=prjquota,lazy_itable_init=1,root_owner=0:0", "-I", "256", "-d", root,
+		path, fmt.Sprintf("%dM", diskMiB))
+	make.Stderr = os.Stderr
+	if err := make.Run(); err != nil {
+		return fmt.Errorf("mke2fs: %w", err)
+	}
+	return nil
+}
+
+// initScript leaves the initial RAM disk for the disk.
 const initScript = `#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
+mount -t devtmpfs devtmpfs /dev
 LOAD
-mount -t tmpfs -o size=80% tmpfs /new
-for part in bin sbin etc t main usr root; do cp -a /$part /new/; done
-mkdir -p /new/dev /new/proc /new/sys /new/tmp /new/var /new/run
+mount -t ext4 -o prjquota,noatime /dev/vda /new || echo vm: cannot mount the disk
 umount /proc
+umount /dev
 exec switch_root /new /main
 `
+
+// suiteMark begins the line before a suite's output.
+const suiteMark = "vm: suite "
 
 // mainScript runs the suites, shows what they print on the first serial port and says the result on the
 // second.
 const mainScript = `#!/bin/sh
-export PATH=/bin:/sbin HOME=/root TMPDIR=/tmp COLLOID_VM=1
+/bin/busybox --install -s /bin
+export PATH=/bin:/sbin HOME=/root TMPDIR=/tmp COLLOID_VM=1 COLLOID_TEST_PROGRAMS=/` + programsName + `
+chown -R 0:0 /bin /etc /main /root /run /tmp /usr /var /` + testsName + ` /` + programsName + `
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
-mkdir -p /dev/shm /dev/pts
+mkdir -p /dev/shm /dev/pts /dev/mqueue
 mount -t tmpfs tmpfs /dev/shm
 mount -t devpts devpts /dev/pts
-mount -t tmpfs tmpfs /tmp
 chmod 1777 /tmp
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ip link set lo up
 hostname guest
 code=0
 run() {
-	echo "vm: suite $1"
-	cd /t
-	"/t/$1.test" -test.v -test.timeout 6m -test.run "$2" || code=1
+	echo "` + suiteMark + `$1"
+	cd /` + testsName + `
+	"/` + testsName + `/$1.test" -test.v -test.timeout 6m -test.run "$2" || code=1
 }
 TESTS
 sync

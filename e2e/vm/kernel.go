@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,10 +21,12 @@ type kernel struct {
 	modules []string // files, in the order in which they must be loaded
 }
 
-// modulesWanted are the parts of the kernel that the suites need and Debian builds as modules.
+// modulesWanted are the parts of the kernel that the suites need and Debian builds as modules. A distribution loads them
+// when they are asked for; the guest has all of them from the start. A name that ends in * means all that begin so.
 var modulesWanted = []string{
-	"overlay", "veth", "bridge", "tun", "dummy", "nf_tables", "nft_chain_nat", "nft_nat", "nft_masq", "nft_redir",
-	"nft_ct", "nft_reject_inet", "nft_fib_inet", "nf_conntrack", "sch_netem",
+	"virtio_pci", "virtio_blk", "quota_v2",
+	"overlay", "veth", "bridge", "tun", "dummy", "sch_netem",
+	"nf_tables", "nf_conntrack", "nf_nat", "nft_*",
 }
 
 const metaPackage = "linux-image-cloud-amd64"
@@ -91,7 +94,7 @@ func orderModules(directory string) ([]string, error) {
 	files := make(map[string]string)
 	err := filepath.WalkDir(directory, func(path string, entry os.DirEntry, err error) error {
 		if name, ok := strings.CutSuffix(filepath.Base(path), ".ko"); ok && err == nil && !entry.IsDir() {
-			files[strings.ReplaceAll(name, "-", "_")] = path
+			files[strings.ReplaceAll(name, "-", "_")] = path // as they call each other
 		}
 		return err
 	})
@@ -117,9 +120,16 @@ func orderModules(directory string) ([]string, error) {
 		order = append(order, path)
 		return nil
 	}
-	for _, name := range modulesWanted {
-		if err := add(name); err != nil {
-			return nil, err
+	names := slices.Sorted(maps.Keys(files))
+	for _, wanted := range modulesWanted {
+		prefix, many := strings.CutSuffix(wanted, "*")
+		for _, name := range names {
+			if name != wanted && (!many || !strings.HasPrefix(name, prefix)) {
+				continue
+			}
+			if err := add(name); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return order, nil

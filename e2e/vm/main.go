@@ -1,9 +1,10 @@
 // Command vm runs test suites under Debian's 6.1 kernel in QEMU, without acceleration: the only place on many
 // machines with control groups of version 2 and the oldest kernel that Colloid supports. make vm starts it.
 //
-// The guest has no disk and no distribution: kernel and modules come from the Debian package, everything
-// else (busybox, test binaries compiled here) travels in the initial RAM disk. The kernel package is kept in
-// the user's cache directory. The exit code is that of the suites; 77 says that this machine cannot run them.
+// The guest has no distribution: kernel and modules come from the Debian package; busybox, the suites' test
+// binaries and the programs that they start lie on a disk of ext4, which is made here and counts what projects
+// use. The kernel package is kept in the user's cache directory. The exit code is that of the suites, or 1 if a
+// test was skipped that should not be; 77 says that this machine cannot run them.
 package main
 
 import (
@@ -15,27 +16,15 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 )
-
-// suite is one test binary and what of it is run in the guest.
-type suite struct {
-	name, packagePath, run string
-}
-
-var suites = []suite{
-	{"guest", "./runnerd/guest", "."},
-	{"cgroup", "./runnerd/cgroup", "."},
-	{"reactor", "./meshd/reactor", "."},
-}
 
 // exitCannot says, as in automake, that nothing was tested.
 const exitCannot = 77
 
 var (
-	only    = flag.String("only", "", "run one suite")
+	only    = flag.String("only", "", "run these suites, with commas between them")
 	pattern = flag.String("run", "", "run the tests that match, instead of the suites' own choice")
 	memory  = flag.Int("memory", 1536, "MiB of the guest")
 	timeout = flag.Duration("timeout", 8*time.Minute, "for the whole guest")
@@ -47,8 +36,8 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	code, err := run(ctx)
-	var missing cannot
-	if errors.As(err, &missing) {
+	var lack cannot
+	if errors.As(err, &lack) {
 		fmt.Fprintf(os.Stderr, "vm: not run: %v\n", err)
 		os.Exit(exitCannot)
 	}
@@ -62,13 +51,21 @@ func main() {
 // cannot is an error that says what this machine lacks.
 type cannot struct{ error }
 
+func missing(tool string) error {
+	return cannot{fmt.Errorf("%s is not installed (apt-get install qemu-system-x86 busybox-static e2fsprogs)", tool)}
+}
+
 func run(ctx context.Context) (int, error) {
 	for _, tool := range []string{"qemu-system-x86_64", "dpkg-deb", "apt-get", "apt-cache"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return 0, cannot{fmt.Errorf("%s is not installed (apt-get install qemu-system-x86 busybox-static)", tool)}
+			return 0, missing(tool)
 		}
 	}
 	kernel, err := findKernel(ctx)
+	if err != nil {
+		return 0, err
+	}
+	chosen, err := choose()
 	if err != nil {
 		return 0, err
 	}
@@ -77,47 +74,26 @@ func run(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(work)
-	chosen, err := compile(ctx, work)
-	if err != nil {
+	root := filepath.Join(work, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
 		return 0, err
 	}
-	image := filepath.Join(work, "initrd")
-	if err := writeImage(image, kernel, work, chosen); err != nil {
+	if err := compile(ctx, root, chosen); err != nil {
+		return 0, err
+	}
+	g := guest{kernel: kernel.image, initial: filepath.Join(work, "initial"), disk: filepath.Join(work, "disk"),
+		result: filepath.Join(work, "result")}
+	if err := writeInitial(g.initial, kernel); err != nil {
+		return 0, err
+	}
+	if err := writeDisk(ctx, g.disk, root, kernel, chosen); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
-	code, err := boot(ctx, kernel.image, image, work)
+	code, err := g.boot(ctx, chosen)
 	if err == nil {
 		fmt.Printf("vm: kernel %s, %d suites, exit %d, %.1f s\n",
 			kernel.release, len(chosen), code, time.Since(begin).Seconds())
 	}
 	return code, err
-}
-
-// compile builds the test binaries of the chosen suites.
-func compile(ctx context.Context, work string) ([]suite, error) {
-	var chosen []suite
-	for _, s := range suites {
-		if *only != "" && *only != s.name {
-			continue
-		}
-		if *pattern != "" {
-			s.run = *pattern
-		}
-		command := exec.CommandContext(ctx, "go", "test", "-c", "-o", filepath.Join(work, s.name+".test"), s.packagePath)
-		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOOS=linux")
-		command.Stderr = os.Stderr
-		if err := command.Run(); err != nil {
-			return nil, fmt.Errorf("compile %s: %w", s.packagePath, err)
-		}
-		chosen = append(chosen, s)
-	}
-	if len(chosen) == 0 {
-		var names []string
-		for _, s := range suites {
-			names = append(names, s.name)
-		}
-		return nil, fmt.Errorf("no suite %q: there are %s", *only, strings.Join(names, ", "))
-	}
-	return chosen, nil
 }

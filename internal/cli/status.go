@@ -247,6 +247,9 @@ func describeInstance(i uds.InstanceInfo) string {
 	if i.Restarts > 0 {
 		notes = append(notes, fmt.Sprintf("%d restarts", i.Restarts))
 	}
+	if i.OOMKills > 0 {
+		notes = append(notes, fmt.Sprintf("%d killed for their memory limit", i.OOMKills))
+	}
 	if len(notes) > 0 {
 		where += " (" + strings.Join(notes, ", ") + ")"
 	}

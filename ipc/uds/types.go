@@ -139,6 +139,7 @@ type InstanceInfo struct {
 	ExitCode *int     `json:"exit_code,omitempty"` // of an instance in state ended or failed; -1 = unknown
 	Placed   bool     `json:"placed"`              // false: surplus, kept until its successor answers
 	PID      int      `json:"pid,omitempty"`       // of instances on the answering cell
+	OOMKills int      `json:"oom_kills,omitempty"` // likewise: processes killed because of the memory limit
 	Reason   string   `json:"reason,omitempty"`
 }
 

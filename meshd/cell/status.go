@@ -277,7 +277,7 @@ func (c *Cell) describeLocal(info *uds.InstanceInfo, keyHash uint64, instance st
 	if !ok {
 		return
 	}
-	info.PID, info.Reason = int(actual.PID), actual.Reason
+	info.PID, info.Reason, info.OOMKills = int(actual.PID), actual.Reason, int(actual.OOMKills)
 	if info.Reason == "" && (actual.State == reconcile.Backoff || actual.State == reconcile.Exited) {
 		info.Reason = whyEnded(&actual)
 	}

@@ -219,7 +219,7 @@ func actualOf(instance *message.Instance) (reconcile.Actual, error) {
 			KeyHash: instance.Id.KeyHash, Slot: uint16(instance.Id.Slot), Digest: instance.Id.Digest,
 		},
 		Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
-		Restarts: instance.Restarts, Reason: instance.Reason, Spec: instance.Spec,
+		Restarts: instance.Restarts, OOMKills: instance.OomKills, Reason: instance.Reason, Spec: instance.Spec,
 		State: reconcile.State(instance.State), NeedsEnvironment: instance.NeedsEnvironment,
 	}
 	actual.Address, actual.AddressIPv6 = ownAddress(instance.Address), ownAddress(instance.AddressIpv6)

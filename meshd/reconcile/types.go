@@ -56,6 +56,7 @@ type Actual struct {
 	StartTicks uint64 // with PID the identity of the process
 	ExitCode   int32  // of the last run; -1 = unknown
 	Restarts   uint32
+	OOMKills   uint32 // times that the kernel killed for its memory limit (F141)
 	Reason     string
 	Ports      []uint16 // host ports
 	// Address and AddressIPv6 are its own in the network of this host's containers; invalid = the cell's.

@@ -184,6 +184,28 @@ func (m *Manager) Missing() []string {
 	return missing
 }
 
+// Weaker says in words what of version 2 this host lacks although every limit holds: what status prints after
+// "without".
+func (m *Manager) Weaker() []string {
+	if m == nil {
+		return nil
+	}
+	var list []string
+	for _, l := range m.legacy {
+		if l.controller != "memory" {
+			continue
+		}
+		list = append(list, "the end of a whole instance at its memory limit: control groups of version 1 kill one of its processes")
+		if _, err := os.Stat(filepath.Join(l.parent, legacySwapFile)); err != nil {
+			list = append(list, "a bound on swap: control groups of version 1 limit memory alone on this kernel")
+		}
+	}
+	if !slices.Contains(m.controllers, "io") {
+		list = append(list, "even shares of the disk: there is no control group controller io of version 2")
+	}
+	return list
+}
+
 func (m *Manager) hasLegacy(name string) bool {
 	return slices.ContainsFunc(m.legacy, func(l legacy) bool { return l.controller == name })
 }

@@ -98,6 +98,9 @@ func (m *Manager) addLegacy(controller, path string, pid int) {
 	m.legacy = append(m.legacy, legacy{controller, parent})
 }
 
+// legacySwapFile limits memory and swap together.
+const legacySwapFile = "memory.memsw.limit_in_bytes"
+
 // controls are the files of a group of version 1 and what they are set to. In memory the limit of memory
 // and swap together can only be set after the one of memory, and only where swap is accounted.
 func (l legacy) controls(limits Limits) []control {
@@ -117,7 +120,7 @@ func (l legacy) controls(limits Limits) []control {
 		bytes := strconv.FormatUint(uint64(limits.MemoryMiB)<<20, 10)
 		return []control{
 			{"memory.swappiness", "0", true}, {"memory.limit_in_bytes", bytes, false},
-			{"memory.memsw.limit_in_bytes", bytes, true},
+			{legacySwapFile, bytes, true},
 		}
 	case "pids":
 		return []control{{"pids.max", pidsOf(limits), false}}

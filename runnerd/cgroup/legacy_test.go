@@ -33,6 +33,11 @@ func TestF141_VersionOneFillsWhatVersionTwoLacks(t *testing.T) {
 	if err != nil || !m.Enforced() {
 		t.Fatal(err, m.Missing())
 	}
+	// Every limit holds, and what is worse than with version 2 is said.
+	if weaker := strings.Join(m.Weaker(), "\n"); strings.Count(weaker, "\n") != 2 || !strings.Contains(weaker, "kill one") ||
+		!strings.Contains(weaker, "swap") || !strings.Contains(weaker, "controller io") {
+		t.Errorf("weaker: %s", weaker)
+	}
 	group, err := m.Create("a", Limits{CPUMillicores: 500, MemoryMiB: 3})
 	if err != nil || len(group) != 4 {
 		t.Fatal(group, err)
@@ -74,6 +79,28 @@ func TestF141_MemoryKillsAreCounted(t *testing.T) {
 	}
 	if n := (Group{t.TempDir()}).OOMKills(); n != 0 {
 		t.Error(n)
+	}
+}
+
+// TestF141_WeakerIsToldByFile holds that a kernel that limits swap is believed, and that version 2 with all
+// controllers lacks nothing.
+func TestF141_WeakerIsToldByFile(t *testing.T) {
+	parent := t.TempDir()
+	m := &Manager{controllers: []string{"cpu", "pids", "io"}, legacy: []legacy{{"memory", parent}}}
+	if weaker := m.Weaker(); len(weaker) != 2 {
+		t.Errorf("%q", weaker)
+	}
+	os.WriteFile(filepath.Join(parent, legacySwapFile), nil, 0o644)
+	if weaker := m.Weaker(); len(weaker) != 1 {
+		t.Errorf("%q", weaker)
+	}
+	f := newFake(t, "/", "cpu io memory pids")
+	if weaker := f.open("/").Weaker(); len(weaker) > 0 {
+		t.Errorf("%q", weaker)
+	}
+	var none *Manager // what is missing altogether is said by Missing
+	if weaker := none.Weaker(); len(weaker) > 0 {
+		t.Errorf("%q", weaker)
 	}
 }
 

@@ -21,8 +21,13 @@ import (
 	"colloid.net/workload"
 )
 
-// Patience is how long tests wait for what must come.
-const Patience = 20 * time.Second
+// Patience is how long tests wait for what must come. Under an emulated processor that is longer.
+var Patience = func() time.Duration {
+	if os.Getenv("COLLOID_VM") != "" {
+		return time.Minute
+	}
+	return 20 * time.Second
+}()
 
 // Client is one connection as meshd. Its methods may be called from any goroutine.
 type Client struct {

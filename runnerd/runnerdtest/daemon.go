@@ -14,8 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// build builds cmd/runnerd once per test binary.
+// EnvironmentPrograms names the directory with the programs as they are shipped, where there is no Go to build
+// them: the machine of make vm.
+const EnvironmentPrograms = "COLLOID_TEST_PROGRAMS"
+
+// build builds cmd/runnerd once per test binary, unless it is there already.
 var build = sync.OnceValues(func() (string, error) {
+	if directory := os.Getenv(EnvironmentPrograms); directory != "" {
+		return filepath.Join(directory, "runnerd"), nil
+	}
 	directory, err := os.MkdirTemp("", "runnerd-build-")
 	if err != nil {
 		return "", err
@@ -57,10 +64,13 @@ type Daemon struct {
 	t         testing.TB
 	Directory string
 	Policy    string
-	UID       int // 0 = as the test
-	Log       string
-	command   *exec.Cmd
-	supply    int
+	UID       int      // 0 = as the test
+	Arguments []string // beside those that every one needs
+	// ControlGroup is the directory that the daemon is started in, "" = that of the test. A unit of systemd is one.
+	ControlGroup string
+	Log          string
+	command      *exec.Cmd
+	supply       int
 }
 
 // Run starts the daemon.
@@ -79,6 +89,7 @@ func (d *Daemon) Run(t testing.TB) {
 	defer child.Close()
 	d.supply = pair[0]
 	d.command = exec.Command(path, "--supply-fd", "3", "--directory", d.Directory, "--policy", d.Policy)
+	d.command.Args = append(d.command.Args, d.Arguments...)
 	d.command.ExtraFiles = []*os.File{child}
 	d.Log = d.Directory + ".log"
 	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -90,6 +101,14 @@ func (d *Daemon) Run(t testing.TB) {
 	d.command.SysProcAttr = &syscall.SysProcAttr{}
 	if d.UID != 0 {
 		d.command.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.UID), Gid: uint32(d.UID)}
+	}
+	if d.ControlGroup != "" {
+		group, err := os.Open(d.ControlGroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer group.Close()
+		d.command.SysProcAttr.UseCgroupFD, d.command.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
 	if err := d.command.Start(); err != nil {
 		t.Fatal(err)

@@ -263,13 +263,17 @@ func (e *entry) writeFiles() error {
 		return err
 	}
 	defer store.Close()
+	// Kernels before 6.15 copy no part of a mount that is attached nowhere.
+	if err := e.attachDirectory(store, "/dev/shm"); err != nil {
+		return err
+	}
 	uid, gid := e.owner()
 	for n, f := range e.config.Files {
 		if err := e.writeFile(store, strconv.Itoa(n), f, uid, gid); err != nil {
 			return fmt.Errorf("write %s: %w", f.Path, err)
 		}
 	}
-	return nil
+	return detach(store)
 }
 
 func (e *entry) writeFile(store *os.File, name string, f File, uid, gid int) error {

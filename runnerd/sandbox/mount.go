@@ -145,6 +145,14 @@ func attach(mount, place *os.File) error {
 	return nil
 }
 
+// detach takes an attached mount away; what was copied of it stays.
+func detach(mount *os.File) error {
+	if err := unix.Unmount(fmt.Sprintf("/proc/self/fd/%d", mount.Fd()), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", mount.Name(), err)
+	}
+	return nil
+}
+
 // attachDirectory puts a mount on a directory, attachFile on a file; both make the place if needed and
 // close neither.
 func (v view) attachDirectory(mount *os.File, at string) error {

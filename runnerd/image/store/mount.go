@@ -89,10 +89,8 @@ func (j *mountJob) prepare() error {
 	}
 	space := filepath.Join(j.directory, spaceName)
 	if j.wanted.DiskMiB > 0 {
-		// A limit that holds on every file system (F147). What is written counts as memory of the instance.
-		size := fmt.Sprintf("mode=0700,size=%dm,nr_inodes=%d", j.wanted.DiskMiB, inodes(j.wanted.DiskMiB))
-		if err := unix.Mount("colloid", space, "tmpfs", unix.MS_NODEV, size); err != nil {
-			return fmt.Errorf("mount %d MiB of scratch space: %w", j.wanted.DiskMiB, err)
+		if err := j.limit(space); err != nil {
+			return err
 		}
 	}
 	for _, name := range []string{upperName, workName} {
@@ -101,6 +99,20 @@ func (j *mountJob) prepare() error {
 		}
 	}
 	return j.likeLower(filepath.Join(space, upperName))
+}
+
+// limit bounds what the writable layer may hold (F147): as a project on disk where the file system can do that, else as a
+// file system in memory, which counts as memory of the instance.
+func (j *mountJob) limit(space string) error {
+	err := limitProject(space, j.wanted.IDs.Base, j.wanted.DiskMiB)
+	if !errors.Is(err, errNoQuota) {
+		return err
+	}
+	size := fmt.Sprintf("mode=0700,size=%dm,nr_inodes=%d", j.wanted.DiskMiB, inodes(j.wanted.DiskMiB))
+	if err := unix.Mount("colloid", space, "tmpfs", unix.MS_NODEV, size); err != nil {
+		return fmt.Errorf("mount %d MiB of scratch space: %w", j.wanted.DiskMiB, err)
+	}
+	return nil
 }
 
 // inodes allows one file per 4 KiB, and a few for an image that is changed everywhere.

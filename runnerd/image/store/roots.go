@@ -152,7 +152,15 @@ func removeRoot(directory string) error {
 	if err := unmountBelow(directory); err != nil {
 		return err
 	}
-	return os.RemoveAll(directory)
+	text, _ := os.ReadFile(filepath.Join(directory, rootRecord))
+	if err := os.RemoveAll(directory); err != nil {
+		return err
+	}
+	var was rootDescription
+	if json.Unmarshal(text, &was) == nil && was.DiskMiB > 0 {
+		forgetProject(filepath.Dir(directory), was.IDs.Base)
+	}
+	return nil
 }
 
 // unmountBelow detaches every mount below a directory, the latest first: what stands on others goes
