@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"colloid.net/e2e/cluster"
+	"colloid.net/ipc/invoke"
+	"colloid.net/ipc/uds"
 )
 
 // modules applies examples/hello-wasm.colloid and waits until each cell answers, or another one for it.
@@ -47,6 +49,43 @@ func (f *fixture) modules() (holders, others []*cluster.Cell) {
 	return holders, others
 }
 
+// callBetweenModules has a module call hello-wasm, over a stream of its own, from each cell: with and without an
+// instance of hello-wasm beside it.
+func (f *fixture) callBetweenModules() {
+	f.t.Helper()
+	binary, err := os.ReadFile(f.Program("streams.wasm"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text := fmt.Sprintf("wasm streams {\n\tmodule file://%s\n\tsha256 %x\n\treplicas 3\n\tcapabilities streams\n}\n",
+		f.Program("streams.wasm"), sha256.Sum256(binary))
+	path := filepath.Join(f.t.TempDir(), "streams.colloid")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+	f.run(f.Cells[0], 0, "apply", "-f", path)
+	request := invoke.AppendCall(nil, "hello-wasm", &invoke.Invocation{Arguments: [][]byte{[]byte("module")}})
+	call := invoke.AppendCall(nil, "streams", &invoke.Invocation{Arguments: [][]byte{[]byte("hello-wasm"), request}})
+	for _, cell := range f.Cells {
+		f.wait("a module on "+cell.Name+" to call another", func(context.Context) error {
+			client, err := uds.Dial(cell.Socket())
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			reply, err := client.Do(uds.CodeWasmInvoke, call)
+			if err != nil {
+				return err
+			}
+			outcome, err := invoke.ParseOutcome(reply)
+			if err == nil && (outcome.Status != 0 || !strings.Contains(string(outcome.Output), "hello module from cell ")) {
+				err = fmt.Errorf("status %d, %q", outcome.Status, outcome.Output)
+			}
+			return err
+		})
+	}
+}
+
 // TestF144_ModulesAreInvokedThroughTheCommandLine is the whole way: a module in Go, placed on two of three
 // cells, invoked on both, counting in the cluster's state; a cell without an instance has another one do it;
 // a killed meshd and a killed runnerd find the worker again.
@@ -71,6 +110,7 @@ func TestF144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
 	if got := f.run(others[0], 0, "wasm", "invoke", "hello-wasm", "x"); !strings.HasPrefix(got, "hello x from cell ") {
 		t.Fatalf("%q", got)
 	}
+	f.callBetweenModules()
 	for _, program := range []string{"meshd", "runnerd"} {
 		if n, err := holders[0].KillProgram(program); n != 1 || err != nil {
 			t.Fatalf("killed %d %s: %v", n, program, err)
