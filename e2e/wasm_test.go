@@ -57,7 +57,7 @@ func (f *fixture) callBetweenModules() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	text := fmt.Sprintf("wasm streams {\n\tmodule file://%s\n\tsha256 %x\n\treplicas 3\n\tcapabilities streams\n}\n",
+	text := fmt.Sprintf("wasm streams {\n\tmodule file://%s\n\tsha256 %x\n\treplicas 3\n\tcapabilities streams\n\tmem 16mb\n}\n",
 		f.Program("streams.wasm"), sha256.Sum256(binary))
 	path := filepath.Join(f.t.TempDir(), "streams.colloid")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -83,6 +83,21 @@ func (f *fixture) callBetweenModules() {
 			}
 			return err
 		})
+		f.endRunaways(cell)
+	}
+}
+
+// endRunaways: an endless loop ends at its deadline, and memory at the limit, on every cell; the module is there
+// afterwards (F142, F144).
+func (f *fixture) endRunaways(cell *cluster.Cell) {
+	f.t.Helper()
+	began := time.Now()
+	result, err := cell.Run(f.t.Context(), "wasm", "invoke", "--timeout", "300ms", "--function", "spin", "streams")
+	if took := time.Since(began); err != nil || result.Exit == 0 || !strings.Contains(result.Errors, "deadline of 300 ms") || took > 10*time.Second {
+		f.t.Fatalf("after %v: %+v, %v", took, result, err)
+	}
+	if got := f.run(cell, 0, "wasm", "invoke", "--function", "grow_all", "streams"); got != "256" && got != "256\n" { // 16 MiB
+		f.t.Fatalf("%q", got)
 	}
 }
 
