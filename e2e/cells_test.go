@@ -69,6 +69,13 @@ var programs = sync.OnceValues(func() (string, error) {
 		"./examples/hello-wasm"); err != nil {
 		return directory, err
 	}
+	streams, err := os.ReadFile(filepath.Join("..", "runnerd", "wasm", "testdata", "streams.wasm"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(directory, "streams.wasm"), streams, 0o644)
+	}
+	if err != nil {
+		return directory, err
+	}
 	return directory, cluster.Build(context.Background(), directory, append(cluster.Appliance, "./examples/hello",
 		"./e2e/misbehave")...)
 })
@@ -122,7 +129,7 @@ func startWith(t *testing.T, options cluster.Options) *fixture {
 		t.Fatal(err)
 	}
 	options.Name, options.Binaries, options.Log = "colloid-e2e", directory, t.Logf
-	options.Programs, options.Modules = []string{"hello", "misbehave"}, []string{"hello.wasm"}
+	options.Programs, options.Modules = []string{"hello", "misbehave"}, []string{"hello.wasm", "streams.wasm"}
 	c, err := cluster.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

@@ -74,11 +74,17 @@ func (r *remote) receive() any {
 
 func (r *remote) call(milliseconds uint32, function string, arguments ...string) *invoke.Result {
 	r.t.Helper()
-	r.next++
-	v := &invoke.Invocation{ID: r.next, Milliseconds: milliseconds, Function: function}
+	v := &invoke.Invocation{Milliseconds: milliseconds, Function: function}
 	for _, argument := range arguments {
 		v.Arguments = append(v.Arguments, []byte(argument))
 	}
+	return r.invoke(v)
+}
+
+func (r *remote) invoke(v *invoke.Invocation) *invoke.Result {
+	r.t.Helper()
+	r.next++
+	v.ID = r.next
 	if err := r.conn.Send(v); err != nil {
 		r.t.Fatal(err)
 	}
@@ -178,6 +184,47 @@ func TestF134_WorkersOutliveRunnerd(t *testing.T) {
 	}
 	if _, err := old.conn.Receive(make([]byte, invoke.FrameMax+1)); err == nil {
 		t.Error("the replaced connection lives on")
+	}
+}
+
+// TestF143_RestartsOfTheWorkerDoNotShow: 10,000 invocations give what they give in another worker that is killed twice
+// meanwhile.
+func TestF143_RestartsOfTheWorkerDoNotShow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("20,000 invocations of a real worker: not with -short")
+	}
+	const count, lives = 10_000, 3
+	h, spec := moduleHost(t, "functions")
+	spec.Deterministic = true
+	spec.Capabilities &^= workload.CapabilityRandom | workload.CapabilityStreams | workload.CapabilityFSWrite |
+		workload.CapabilityKVRead
+	client := runnerdtest.Attach(t, h.open())
+	digest := func(slot uint32, kill bool) string {
+		id := client.Start("wasm.test", slot, spec)
+		i := client.Await(id, ready)
+		worker, hash := attachWorker(t, client, id), sha256.New()
+		for n := range count {
+			if kill && n > 0 && n%(count/lives) == 0 {
+				p := procfs.Process{PID: int(i.Pid), StartTicks: i.StartTicks}
+				_ = p.Signal(unix.SIGKILL)
+				client.Until("a new worker", func() bool {
+					now := client.Locked(id)
+					return now.GetState() == ready && now.Pid != i.Pid
+				})
+				i = client.Instance(id)
+				worker = attachWorker(t, client, id)
+			}
+			v := &invoke.Invocation{Clock: uint64(n + 1), Function: []string{"random_word", "time", "nan_bits", "calls"}[n%4]}
+			if n%100 == 99 {
+				v.Function, v.Arguments = "fib", [][]byte{[]byte("15")}
+			}
+			result := worker.invoke(v)
+			fmt.Fprintf(hash, "%d %d %d %d %q\n", n, result.Errno, result.Status, result.Clock, result.Output)
+		}
+		return fmt.Sprintf("%x", hash.Sum(nil))
+	}
+	if quiet, killed := digest(0, false), digest(1, true); quiet != killed {
+		t.Fatalf("%s without and %s with restarts", quiet, killed)
 	}
 }
 

@@ -1,6 +1,7 @@
-// Command demo shows Colloid on one machine: it starts three cells, runs examples/hello on two of
-// them, kills one of those two the way a power cut does, and waits until the replicas answer from
-// the cells that are left. It cleans up completely, whatever happens, and says so.
+// Command demo shows Colloid on one machine: it starts three cells and runs examples/hello as a process of the host,
+// examples/hello-wasm as a module and, as root, examples/hello in a container, two replicas of each. Then it kills
+// one cell the way a power cut does, and waits until two replicas of each answer from the cells that are left. It
+// cleans up completely, whatever happens, and says so.
 //
 //	go run ./e2e/demo            # as root in network namespaces, otherwise on 127.0.0.1 to 127.0.0.3
 //	go run ./e2e/demo -keep      # leave the cluster running
@@ -15,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,14 +23,8 @@ import (
 	"colloid.net/e2e/cluster"
 )
 
-// name is the prefix of everything the demo makes on the machine.
-const name = "colloid-demo"
-
-// workload is the key of what the demo runs.
-const workload = "spread.hello"
-
-// portWanted is where hello listens on its cell, unless it is taken.
-const portWanted = 18080
+// prefix begins the name of everything the demo makes on the machine.
+const prefix = "colloid-demo"
 
 func main() {
 	cluster.RunKeeper()
@@ -41,7 +35,8 @@ func main() {
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	d := &demo{start: time.Now(), keep: *keep, binaries: *binaries, loopback: *loopback}
+	d := &demo{start: time.Now(), keep: *keep, binaries: *binaries, loopback: *loopback,
+		ids: map[*cluster.Cell]string{}}
 	run := func() error { return d.run(ctx) }
 	if *stop {
 		run = stopAll
@@ -59,8 +54,8 @@ type demo struct {
 	binaries string
 	loopback bool
 	cluster  *cluster.Cluster
-	file     string // the workload's configuration
-	port     int    // of the workload
+	port     int // of the process
+	ids      map[*cluster.Cell]string
 }
 
 // say prints a line with the time since the start.
@@ -69,16 +64,14 @@ func (d *demo) say(format string, arguments ...any) {
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
-	if d.file, err = exampleFile(); err != nil {
-		return err
-	}
 	binaries, remove, err := d.build(ctx)
 	if err != nil {
 		return err
 	}
 	defer remove()
-	d.cluster, err = cluster.Start(ctx, cluster.Options{Name: name, Binaries: binaries,
-		Programs: []string{"hello"}, Loopback: d.loopback, Log: d.say})
+	d.cluster, err = cluster.Start(ctx, cluster.Options{Name: prefix, Binaries: binaries,
+		Programs: []string{program}, Modules: []string{module}, PolicyLines: "allow_unlimited\n",
+		Loopback: d.loopback, Log: d.say})
 	if err != nil {
 		return interrupted(ctx, err)
 	}
@@ -106,12 +99,13 @@ func (d *demo) build(ctx context.Context) (directory string, remove func(), err 
 		directory, err = filepath.Abs(d.binaries)
 		return directory, func() {}, err
 	}
-	directory, err = os.MkdirTemp("", name+"-build-")
+	directory, err = os.MkdirTemp("", prefix+"-build-")
 	if err != nil {
 		return "", nil, err
 	}
 	d.say("building the programs")
-	err = cluster.Build(ctx, directory, append(cluster.Appliance, "./examples/hello")...)
+	err = errors.Join(cluster.Build(ctx, directory, append(cluster.Appliance, "./examples/hello")...),
+		cluster.BuildModule(ctx, filepath.Join(directory, module), "./examples/hello-wasm"))
 	if err != nil {
 		return "", nil, errors.Join(interrupted(ctx, err), os.RemoveAll(directory))
 	}
@@ -121,112 +115,99 @@ func (d *demo) build(ctx context.Context) (directory string, remove func(), err 
 // story is what the demo shows.
 func (d *demo) story(ctx context.Context) error {
 	first := d.cluster.Cells[0]
-	if err := d.apply(ctx, first); err != nil {
-		return err
-	}
-	began := time.Now()
-	if err := d.waitReady(ctx, first); err != nil {
-		return err
-	}
-	d.say("two replicas answer, %v after apply", time.Since(began).Round(10*time.Millisecond))
-	if err := d.show(ctx, first); err != nil {
-		return err
-	}
-	victim, witness, err := d.chooseVictim(ctx)
+	parts, err := d.parts(ctx)
 	if err != nil {
 		return err
 	}
-	processes := victim.Processes()
-	d.say("killing all %d processes of %s with SIGKILL: launcher, meshd, runnerd, shims, workloads",
-		len(processes), victim.Name)
+	began := time.Now()
+	for _, p := range parts {
+		if err := d.apply(ctx, first, p); err != nil {
+			return err
+		}
+	}
+	took, err := d.waitAnswers(ctx, first, parts, began)
+	if err != nil {
+		d.sayStatus(ctx, first)
+		return err
+	}
+	d.say("two replicas of each answer, after apply: %s", took)
+	if err := d.show(ctx, first, parts); err != nil {
+		return err
+	}
+	victim, witness, err := d.chooseVictim(ctx, parts)
+	if err != nil {
+		return err
+	}
 	died := time.Now()
 	if err := victim.Kill(); err != nil {
 		return err
 	}
-	if err := d.waitReady(ctx, witness); err != nil {
+	if took, err = d.waitAnswers(ctx, witness, parts, died); err != nil {
+		d.sayStatus(ctx, witness)
 		return err
 	}
-	d.say("two replicas answer again, %v after the death", time.Since(died).Round(10*time.Millisecond))
-	return d.show(ctx, witness)
-}
-
-func (d *demo) apply(ctx context.Context, cell *cluster.Cell) error {
-	var err error
-	if d.port, err = d.cluster.FreePort(portWanted); err != nil {
-		return err
-	}
-	arguments := []string{"apply", "-f", d.file, "--set", "BINARY=" + d.cluster.Program("hello"), "--set",
-		"PORT=" + strconv.Itoa(d.port)}
-	d.say("$ colloid %s", strings.Join(arguments, " "))
-	result, err := cell.Run(ctx, arguments...)
-	if err != nil {
-		return err
-	}
-	fmt.Print(indent(result.Output + result.Errors))
-	if result.Exit != 0 {
-		return fmt.Errorf("apply ended with status %d", result.Exit)
-	}
-	return nil
-}
-
-func exampleFile() (string, error) {
-	root, err := cluster.ModuleRoot()
-	return filepath.Join(root, "examples", "hello.colloid"), err
-}
-
-// failoverLimit is generous: the demo measures, it does not judge.
-const failoverLimit = 60 * time.Second
-
-// waitReady waits until two replicas answer an HTTP request at the addresses that the cell reports.
-func (d *demo) waitReady(ctx context.Context, cell *cluster.Cell) error {
-	return cluster.WaitFor(ctx, failoverLimit, "two replicas to answer", func(ctx context.Context) error {
-		answers, err := d.cluster.Ask(ctx, cell, workload)
-		if err == nil && len(answers) < 2 {
-			err = fmt.Errorf("%d answer", len(answers))
-		}
-		return err
-	})
+	d.say("two replicas of each answer again, after the death: %s", took)
+	return d.show(ctx, witness, parts)
 }
 
 // show prints the status and asks every replica once.
-func (d *demo) show(ctx context.Context, cell *cluster.Cell) error {
-	d.say("$ colloid status    # on %s", cell.Name)
-	result, err := cell.Run(ctx, "status")
-	if err != nil {
-		return err
-	}
-	fmt.Print(indent(result.Output))
-	answers, err := d.cluster.Ask(ctx, cell, workload)
-	if err != nil {
-		return err
-	}
-	for _, answer := range answers {
-		d.say("HTTP: %s", answer)
+func (d *demo) show(ctx context.Context, cell *cluster.Cell, parts []*part) error {
+	d.sayStatus(ctx, cell)
+	for _, p := range parts {
+		answers, err := p.answers(ctx, cell)
+		if err != nil {
+			return err
+		}
+		for _, answer := range answers {
+			d.say("%s: %s", p.name, answer)
+		}
 	}
 	return nil
 }
 
-// chooseVictim picks a cell that runs a replica, and another one to watch from.
-func (d *demo) chooseVictim(ctx context.Context) (victim, witness *cluster.Cell, err error) {
+// sayStatus prints what `colloid status` says.
+func (d *demo) sayStatus(ctx context.Context, cell *cluster.Cell) {
+	d.say("$ colloid status    # on %s", cell.Name)
+	result, err := cell.Run(ctx, "status")
+	if err != nil {
+		result.Output = err.Error() + "\n"
+	}
+	fmt.Print(indent(result.Output))
+}
+
+// chooseVictim picks the cell with replicas of the most parts, says so, and picks another one to watch from. Of two
+// parts with two replicas each on three cells, some cell has both.
+func (d *demo) chooseVictim(ctx context.Context, parts []*part) (victim, witness *cluster.Cell, err error) {
+	status, err := d.cluster.Running()[0].Status(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var most []string
 	for _, cell := range d.cluster.Running() {
-		status, err := cell.Status(ctx)
+		id, err := d.idOf(ctx, cell)
 		if err != nil {
 			return nil, nil, err
 		}
-		holds := false
-		for _, i := range cluster.ReadyInstances(status, workload) {
-			holds = holds || i.Cell == status.Cell.ID
+		var held []string
+		for _, p := range parts {
+			if holdersOf(status, p.key)[id] {
+				held = append(held, p.name)
+			}
 		}
-		switch {
-		case holds && victim == nil:
-			victim = cell
-		case witness == nil:
+		if victim == nil || len(held) > len(most) {
+			victim, most = cell, held
+		}
+	}
+	for _, cell := range d.cluster.Running() {
+		if cell != victim {
 			witness = cell
 		}
 	}
-	if victim == nil || witness == nil {
+	if len(most) == 0 || witness == nil {
 		return nil, nil, errors.New("no cell runs a replica")
 	}
+	d.say("killing all %d processes of %s with SIGKILL, with its replicas of %s",
+		len(victim.Processes()), victim.Name, strings.Join(most, ", "))
 	return victim, witness, nil
 }
 
@@ -257,7 +238,7 @@ func (d *demo) explainKept() {
 
 // stopAll stops every demo cluster of this user.
 func stopAll() error {
-	found := cluster.Find(name)
+	found := cluster.Find(prefix)
 	if len(found) == 0 {
 		fmt.Println("no demo is running")
 		return nil

@@ -1,7 +1,7 @@
 //go:build wasip1
 
-// Command hello-wasm is a WebAssembly module written in Go: it greets whom it is told to and counts the
-// greetings in the cluster. Build it with
+// Command hello-wasm is a WebAssembly module written in Go: it greets whom it is told to, says on which cell it
+// runs, and counts the greetings in the cluster. Build it with
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o hello.wasm ./examples/hello-wasm
 //
@@ -10,6 +10,7 @@
 package main
 
 import (
+	"os"
 	"strconv"
 	"unsafe"
 )
@@ -46,7 +47,7 @@ func invoke() int32 {
 	count++
 	value := strconv.AppendInt(nil, int64(count), 10)
 	hostSet(unsafe.Pointer(&key[0]), uint32(len(key)), unsafe.Pointer(&value[0]), uint32(len(value)))
-	text := []byte("hello " + name + ", greeting " + string(value) + "\n")
+	text := []byte("hello " + name + " from cell " + os.Getenv("COLLOID_CELL") + ", greeting " + string(value) + "\n")
 	return hostOutput(unsafe.Pointer(&text[0]), uint32(len(text)))
 }
 

@@ -1,7 +1,8 @@
 // Command hello is the smallest useful workload: an HTTP server that says which cell it runs on. It
 // shows what a process workload gets from its cell and how it should behave:
 //
-//   - it listens on $COLLOID_ADDRESS:$PORT, the address where its cell's instances answer;
+//   - it listens on $COLLOID_ADDRESS:$PORT, the address where its cell's instances answer. A container has addresses
+//     of its own and publishes the port: there it is started with -all and listens on all of them;
 //   - /healthz answers 200 while it accepts work, for the health check of the configuration;
 //   - on SIGTERM it stops listening at once, finishes the requests it has and exits 0.
 package main
@@ -9,6 +10,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -23,9 +25,15 @@ import (
 const drainTimeout = 8 * time.Second
 
 func main() {
+	all := flag.Bool("all", false, "listen on all addresses instead of $COLLOID_ADDRESS, as in a container")
+	flag.Parse()
+	address := os.Getenv("COLLOID_ADDRESS")
+	if *all {
+		address = ""
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := serve(ctx, net.JoinHostPort(os.Getenv("COLLOID_ADDRESS"), port())); err != nil {
+	if err := serve(ctx, net.JoinHostPort(address, port())); err != nil {
 		fmt.Fprintf(os.Stderr, "hello: %v\n", err)
 		os.Exit(1)
 	}

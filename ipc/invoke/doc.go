@@ -11,8 +11,11 @@
 // length that was sent: all lengths lie within one frame, which FrameMax bounds.
 //
 // The nouns: an Invocation asks for one call of a function, its Result answers with the same id. A
-// Request asks meshd for the workload's own key-value space, Answers carry the same id; a snapshot has
-// several. A Metric needs no answer. Hello is the first frame of the worker.
+// Request asks meshd for the workload's own key-value space or about a stream to another module, Answers carry
+// the same id; a snapshot has several. A Metric needs no answer. Hello is the first frame of the worker.
+//
+// A stream belongs to the connection over which it was opened: meshd ends it when that ends, and a worker with
+// a new connection forgets it. Data is asked for, never pushed, so who does not read holds the other end back.
 package invoke
 
 // Version of the protocol; Hello carries it.
@@ -42,6 +45,11 @@ const (
 	// WritesPerSecond and KeysMax bound what one workload writes on one cell, and owns (F19).
 	WritesPerSecond = 10
 	KeysMax         = 1000
+	// StreamsMax is how many streams one worker may have, StreamChunkMax how many bytes one request reads or
+	// writes, StreamsPerSecond how many a workload opens on one cell.
+	StreamsMax       = 16
+	StreamChunkMax   = 32 << 10
+	StreamsPerSecond = 20
 	// ReadsPerSecond and MetricsPerSecond keep a module from occupying meshd.
 	ReadsPerSecond   = 1000
 	MetricsPerSecond = 100
@@ -87,6 +95,10 @@ const (
 // Operation of a Request.
 type Operation uint8
 
+// StreamInvoke is the kind of the streams that modules open, as meshd's wire format numbers it: to a function of
+// another module. What travels in it is described in docs/wasm.md.
+const StreamInvoke = 5
+
 // Operations on the workload's own key-value space (F148).
 const (
 	OperationGet      Operation = 1
@@ -94,3 +106,15 @@ const (
 	OperationDelete   Operation = 3
 	OperationSnapshot Operation = 4 // all keys as of one moment, for deterministic modules (F143)
 )
+
+// Operations on streams (section 13.5). They name a stream by the number that StreamOpen gave.
+const (
+	OperationStreamOpen   Operation = 5 // answered when the other end has accepted
+	OperationStreamRead   Operation = 6 // answered when there is something, or the end: no bytes
+	OperationStreamWrite  Operation = 7 // answered when all was taken
+	OperationStreamFinish Operation = 8 // nothing more will be written
+	OperationStreamClose  Operation = 9 // in both directions; its number is free then
+)
+
+// IsStream reports whether an operation is about a stream.
+func (o Operation) IsStream() bool { return o >= OperationStreamOpen && o <= OperationStreamClose }

@@ -39,13 +39,15 @@ type Result struct {
 	Output   []byte // with Errno != 0 one sentence
 }
 
-// Request asks meshd for the workload's own key-value space.
+// Request asks meshd for the workload's own key-value space, or about a stream.
 type Request struct {
 	ID        uint64
 	Operation Operation
-	Index     uint16 // get: which of several concurrent values, 0 = the greatest dot
-	Key       string
-	Value     []byte // set
+	// Index of get: which of several concurrent values, 0 = the greatest dot; of StreamOpen: the kind of the
+	// stream; of the others about streams: its number.
+	Index uint16
+	Key   string // of StreamOpen: the workload to reach
+	Value []byte // set, StreamWrite; StreamRead: two bytes, how much at most
 }
 
 // Answer answers a Request, a snapshot with several of which all but the last have More.
@@ -54,7 +56,9 @@ type Answer struct {
 	Errno    uint16
 	More     bool
 	Siblings uint16 // get: how many concurrent values there are
-	Value    []byte // get; snapshot: records of u8 length, key, u16 length, value
+	// Value of get; of a snapshot: records of u8 length, key, u16 length, value; of StreamRead; of StreamOpen: the
+	// number of the stream, two bytes.
+	Value []byte
 }
 
 // Metric is a value that the module wants people to see.
@@ -255,8 +259,8 @@ func (q *Request) Append(dst []byte) []byte {
 func (r *reader) request(id uint64) *Request {
 	q := &Request{ID: id, Operation: Operation(r.u8()), Index: r.u16()}
 	q.Key = string(r.take(int(r.u8())))
-	q.Value = r.remaining(ValueMax)
-	r.need(len(q.Key) <= KeyMax)
+	q.Value = r.remaining(StreamChunkMax)
+	r.need(len(q.Key) <= KeyMax && (len(q.Value) <= ValueMax || q.Operation == OperationStreamWrite))
 	switch q.Operation {
 	case OperationGet:
 		r.need(len(q.Key) > 0 && len(q.Value) == 0)
@@ -266,10 +270,29 @@ func (r *reader) request(id uint64) *Request {
 		r.need(len(q.Key) > 0 && len(q.Value) == 0 && q.Index == 0)
 	case OperationSnapshot:
 		r.need(len(q.Key) == 0 && len(q.Value) == 0 && q.Index == 0)
+	case OperationStreamOpen:
+		r.need(len(q.Key) > 0 && len(q.Value) == 0)
+	case OperationStreamRead:
+		r.need(len(q.Key) == 0 && len(q.Value) == 2 && q.Limit() > 0 && q.Limit() <= StreamChunkMax)
+	case OperationStreamWrite:
+		r.need(len(q.Key) == 0 && len(q.Value) > 0)
+	case OperationStreamFinish, OperationStreamClose:
+		r.need(len(q.Key) == 0 && len(q.Value) == 0)
 	default:
 		r.need(false)
 	}
 	return q
+}
+
+// Limit is how many bytes a StreamRead wants at most.
+func (q *Request) Limit() int { return int(binary.BigEndian.Uint16(q.Value)) }
+
+// ReadStream makes the request for at most limit bytes of a stream.
+func ReadStream(number uint16, limit int) *Request {
+	limit = min(limit, StreamChunkMax)
+	return &Request{
+		Operation: OperationStreamRead, Index: number, Value: binary.BigEndian.AppendUint16(nil, uint16(limit)),
+	}
 }
 
 // Append adds the frame.

@@ -244,7 +244,7 @@ func (f *forwarded) Readable(s *stream.Stream) {
 		return
 	}
 	name, call, err := invoke.ParseCall(f.request)
-	if err != nil || state.PrefixWasm+name != s.Name() {
+	if name = bareName(name); err != nil || state.PrefixWasm+name != s.Name() {
 		s.Reset(stream.ReasonProtocol)
 		return
 	}

@@ -18,8 +18,8 @@ import (
 
 // account is what one workload may do on this cell, over all its instances and connections.
 type account struct {
-	reads, writes, metrics rate
-	values                 map[string]float64 // of its metrics
+	reads, writes, metrics, streams rate
+	values                          map[string]float64 // of its metrics
 }
 
 // rate is a number of things a second with a burst of as many.
@@ -110,12 +110,14 @@ func (w *workers) onReactor(ctx context.Context, f func()) bool {
 	return false
 }
 
-// answer carries out one request of a worker for its workload's space, on a goroutine of its own.
+// answer carries out one request of a worker, on a goroutine of its own.
 func (w *workers) answer(to *worker, conn *invoke.Conn, request *invoke.Request) {
 	var answers []*invoke.Answer
 	switch errno := w.admit(to, request); {
 	case errno != 0:
 		answers = []*invoke.Answer{{Errno: errno}}
+	case request.Operation.IsStream():
+		answers = []*invoke.Answer{w.streamRequest(to, conn, request)}
 	case request.Operation == invoke.OperationSnapshot:
 		answers = w.snapshot(to)
 	case request.Operation == invoke.OperationGet:
@@ -140,12 +142,17 @@ func (w *workers) admit(to *worker, request *invoke.Request) uint16 {
 	defer w.mutex.Unlock()
 	needed, a := workload.CapabilityKVRead, w.accountOf(to.name)
 	used, perSecond := &a.reads, float64(invoke.ReadsPerSecond)
-	if request.Operation == invoke.OperationSet || request.Operation == invoke.OperationDelete {
+	switch {
+	case request.Operation == invoke.OperationSet || request.Operation == invoke.OperationDelete:
 		needed, used, perSecond = workload.CapabilityKVWrite, &a.writes, invoke.WritesPerSecond
+	case request.Operation.IsStream():
+		needed, used, perSecond = workload.CapabilityStreams, &a.streams, invoke.StreamsPerSecond
 	}
 	switch {
 	case to.capabilities&needed == 0:
 		return invoke.ErrorPermission
+	case request.Operation.IsStream() && request.Operation != invoke.OperationStreamOpen:
+		return 0 // the stream's window holds it back
 	case !used.take(perSecond, 1):
 		return invoke.ErrorTryAgain
 	}

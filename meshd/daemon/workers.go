@@ -38,10 +38,11 @@ type workers struct {
 	daemon *Daemon
 	hosts  func(key string) []wire.CellID // cell.Hosts
 
-	// Of the reactor's goroutine: how many invocations of other cells are under way here, and how many of this
-	// cell were sent to others.
+	// Of the reactor's goroutine: how many invocations of other cells are under way here, how many of this cell
+	// were sent to others, and how many streams this cell's modules have.
 	serving   int
 	forwarded uint64
+	streams   int // of modules
 
 	mutex      sync.Mutex // guards what follows; never held while anything is sent
 	byInstance map[reconcile.InstanceID]*worker
@@ -71,6 +72,8 @@ type worker struct {
 	pending  map[uint64]waiter
 	requests int               // under way
 	seen     map[string][]byte // what the last read of each key saw (F148)
+
+	streams map[uint16]*moduleStream // of the reactor's goroutine, not under the lock
 }
 
 // observe looks at what runnerd reports of an instance. It runs on the reactor's goroutine.
@@ -96,6 +99,7 @@ func (w *workers) observe(actual *reconcile.Actual) {
 	fresh := &worker{
 		id: actual.ID, pid: actual.PID, ticks: actual.StartTicks, name: state.WorkloadName(actual.Key),
 		capabilities: spec.Capabilities, pending: map[uint64]waiter{}, seen: map[string][]byte{},
+		streams: map[uint16]*moduleStream{},
 	}
 	w.mutex.Lock()
 	w.byInstance[actual.ID] = fresh
@@ -131,6 +135,9 @@ func (w *workers) hasName(name string) bool {
 // disconnect takes the connection from a worker and gives it back to be closed. The caller holds the lock.
 func (w *workers) disconnect(old *worker) *invoke.Conn {
 	conn := old.conn
+	if conn != nil {
+		w.daemon.inbox.post(func() { w.endStreams(old, conn) })
+	}
 	old.conn, old.connected, old.channel = nil, false, 0
 	for id, waiting := range old.pending {
 		delete(old.pending, id)

@@ -18,6 +18,7 @@ type fakeWorker struct {
 	t      testing.TB
 	conn   *invoke.Conn
 	actual reconcile.Actual
+	next   uint64 // of callThrough
 }
 
 // connectWorker enters an instance into the registry and connects it as runnerd would.

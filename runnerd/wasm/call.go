@@ -99,6 +99,7 @@ func (w *worker) runWarm(ctx context.Context, call *invoke.Invocation) (int32, e
 	if closed {
 		_ = w.instance.Close(context.Background())
 		w.instance, w.function = nil, nil
+		w.closeStreams()
 	}
 	return status, err
 }

@@ -133,12 +133,23 @@ func (c *connection) deliver(answer *invoke.Answer) {
 // snapshotFramesMax is above what a snapshot of invoke.KeysMax keys takes.
 const snapshotFramesMax = 16
 
+// present is the connection there is, nil = none.
+func (c *connection) present() *invoke.Conn {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.current
+}
+
 // request sends a request; answers come through the channel, which is closed when none come any more.
 func (c *connection) request(request *invoke.Request) (chan *invoke.Answer, bool) {
+	return c.requestOn(c.present(), request)
+}
+
+// requestOn sends a request over one connection, if that is still the present one.
+func (c *connection) requestOn(conn *invoke.Conn, request *invoke.Request) (chan *invoke.Answer, bool) {
 	answers := make(chan *invoke.Answer, snapshotFramesMax)
 	c.mutex.Lock()
-	conn := c.current
-	if conn == nil {
+	if conn == nil || c.current != conn {
 		c.mutex.Unlock()
 		return nil, false
 	}
@@ -203,10 +214,7 @@ func (w *worker) askAll(ctx context.Context, request *invoke.Request, take func(
 
 // sendMetric tells meshd of a metric, if there is one.
 func (c *connection) sendMetric(metric *invoke.Metric) {
-	c.mutex.Lock()
-	conn := c.current
-	c.mutex.Unlock()
-	if conn != nil {
+	if conn := c.present(); conn != nil {
 		_ = conn.Send(metric)
 	}
 }

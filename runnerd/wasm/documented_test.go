@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,5 +57,26 @@ func TestDocumentedCommandsMakeModules(t *testing.T) {
 	}
 	if made == 0 {
 		t.Fatal("docs/wasm.md has no command that makes a module")
+	}
+}
+
+// TestDocumentedHostFunctionsAreThose: docs/wasm.md lists each host function once, and none that is not there.
+func TestDocumentedHostFunctionsAreThose(t *testing.T) {
+	page, err := os.ReadFile("../../docs/wasm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for line := range strings.Lines(string(page)) {
+		if name, found := strings.CutPrefix(line, "| `colloid_"); found && strings.Contains(name, ") -> i") {
+			name, _, _ = strings.Cut(name, "(")
+			listed = append(listed, "colloid_"+name)
+		}
+	}
+	want := slices.Clone(hostNames)
+	slices.Sort(want)
+	slices.Sort(listed)
+	if !slices.Equal(listed, want) {
+		t.Errorf("listed are %q, there are %q", listed, want)
 	}
 }

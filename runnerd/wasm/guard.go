@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/tetratelabs/wazero/experimental/sys"
 	"github.com/tetratelabs/wazero/experimental/sysfs"
@@ -41,6 +42,9 @@ func errnoOf(err error) sys.Errno {
 		return sys.ENOENT
 	case errors.Is(err, fs.ErrPermission):
 		return sys.EACCES
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG),
+		errors.Is(err, syscall.EINVAL):
+		return sys.UnwrapOSError(err)
 	}
 	return sys.EPERM
 }
@@ -60,7 +64,10 @@ func (g *guardedFS) follow(name string) sys.Errno {
 
 // parent checks the directory of a name.
 func (g *guardedFS) parent(name string) sys.Errno {
-	_, err := g.root.Stat(path.Dir(local(name)))
+	info, err := g.root.Stat(path.Dir(local(name)))
+	if err == nil && !info.IsDir() {
+		return sys.ENOTDIR
+	}
 	return errnoOf(err)
 }
 

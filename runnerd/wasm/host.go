@@ -25,7 +25,8 @@ var keyValueNames = []string{
 // hostNames are all host functions of section 13.5 and the conventions of invocations.
 var hostNames = append([]string{
 	"colloid_argument", "colloid_argument_count", "colloid_output",
-	"colloid_log", "colloid_metric_emit", "colloid_random", "colloid_stream_open", "colloid_time",
+	"colloid_log", "colloid_metric_emit", "colloid_random", "colloid_time",
+	"colloid_stream_open", "colloid_stream_read", "colloid_stream_write", "colloid_stream_finish", "colloid_stream_close",
 }, keyValueNames...)
 
 // wasiNames are the functions of WASI preview 1.
@@ -95,7 +96,11 @@ func (w *worker) exportHost(ctx context.Context, runtime wazero.Runtime) error {
 	add("colloid_metric_emit", types(i32, i32, f64), i32, needs(capabilityMetrics, hostMetric))
 	add("colloid_time", types(i32)[:0], i64, hostTime)
 	add("colloid_random", types(i32, i32), i32, needs(capabilityRandom, hostRandom))
-	add("colloid_stream_open", types(i32, i32, i32), i32, needs(capabilityStreams, hostStream))
+	add("colloid_stream_open", types(i32, i32, i32), i32, needs(capabilityStreams, hostStreamOpen))
+	add("colloid_stream_read", types(i32, i32, i32), i32, needs(capabilityStreams, hostStreamRead))
+	add("colloid_stream_write", types(i32, i32, i32), i32, needs(capabilityStreams, hostStreamWrite))
+	add("colloid_stream_finish", types(i32), i32, needs(capabilityStreams, hostStreamFinish))
+	add("colloid_stream_close", types(i32), i32, needs(capabilityStreams, hostStreamClose))
 	add("colloid_kv_get", types(i32, i32, i32, i32), i32, needs(capabilityKVRead, hostGet))
 	add("colloid_kv_get_sibling", types(i32, i32, i32, i32, i32, i32), i32, needs(capabilityKVRead, hostSibling))
 	add("colloid_kv_set", types(i32, i32, i32, i32), i32, needs(capabilityKVWrite, hostSet))
@@ -198,9 +203,6 @@ func hostRandom(_ *worker, memory api.Memory, stack []uint64) uint64 {
 	_, _ = rand.Read(view) // never fails
 	return 0
 }
-
-// hostStream is there so that modules can be linked; this version has no streams for modules.
-func hostStream(*worker, api.Memory, []uint64) uint64 { return failed(invoke.ErrorUnsupported) }
 
 // bucket is a rate with a burst of one second.
 type bucket struct {

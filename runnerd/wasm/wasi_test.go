@@ -164,3 +164,40 @@ func TestWASI_NothingLeadsOutOfAVolume(t *testing.T) {
 		t.Errorf("the secret holds %q now\n%s", content, output)
 	}
 }
+
+// TestWASI_Preview1 runs the cases of testdata/wasi, which use the functions of WASI themselves, each with an empty
+// volume: the programs with which hosts of preview 1 are tested elsewhere, written anew under the same names.
+func TestWASI_Preview1(t *testing.T) {
+	binary, err := wasiProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := testWorker(t, binary, func(s *Settings) {
+		s.MemoryPages, s.CacheDirectory, s.CacheKey = 1024, wasiCache, []byte("key")
+		s.Environment = []string{"A=1", "B=two words", "C="}
+	})
+	run := func(name string) (int, string) {
+		var output bytes.Buffer
+		w.stdout, w.stderr = &output, &output
+		w.settings.Arguments = []string{"preview1", name}
+		code, err := w.runService(t.Context())
+		if err != nil {
+			output.WriteString(err.Error())
+		}
+		return code, output.String()
+	}
+	_, all := run("list")
+	names := strings.Fields(all)
+	if len(names) < 60 {
+		t.Fatalf("%d cases", len(names))
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			w.settings.Volumes = []Volume{{directory, "/data"}}
+			if code, output := run(name); code != 0 || !strings.HasSuffix(output, "passed\n") {
+				t.Errorf("exit %d: %s", code, output)
+			}
+		})
+	}
+}

@@ -39,6 +39,8 @@ type worker struct {
 	metrics      []*invoke.Metric
 	view         view
 	logical      int64
+	streams      map[uint32]moduleStream // of instance, by the number that it knows
+	lastStream   uint32
 	rates        struct{ reads, writes, metrics bucket }
 }
 

@@ -52,6 +52,8 @@ func main() {
 		files()
 	case "readonly":
 		readOnly()
+	case "preview1":
+		preview1(os.Args[2])
 	case "escape":
 		escape()
 	}
