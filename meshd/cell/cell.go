@@ -304,7 +304,10 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 			c.nat.Pong(c.now, m, from, header.Nonce, payload)
 		}
 		c.detector.Receive(c.now, sender, from, header, payload)
-	case wire.TypePing, wire.TypePingReq, wire.TypePingReqAck:
+	case wire.TypePing:
+		c.hinted(sender, from, payload)
+		c.detector.Receive(c.now, sender, from, header, payload)
+	case wire.TypePingReq, wire.TypePingReqAck:
 		c.detector.Receive(c.now, sender, from, header, payload)
 	case wire.TypeDelta:
 		c.receiveDelta(sender, header, payload)
