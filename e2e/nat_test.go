@@ -65,6 +65,11 @@ func (f *fixture) matrix(ctx context.Context) (table string, problem error) {
 		}
 	}
 	var text strings.Builder
+	fmt.Fprintf(&text, "%-16s", "from \\ to")
+	for _, cell := range f.Cells {
+		fmt.Fprintf(&text, " %-4.4s", cell.Router())
+	}
+	text.WriteString("\n")
 	for i, cell := range f.Cells {
 		fmt.Fprintf(&text, "%-16s", cell.Router())
 		seen := make(map[*cluster.Cell]uds.CellInfo)
@@ -125,7 +130,6 @@ func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.classes()
-	f.idle()
 	f.rebinding()
 }
 
@@ -184,65 +188,60 @@ func (f *fixture) reaches(from, to *cluster.Cell, name string, limit time.Durati
 	return time.Since(begin)
 }
 
-// idle watches cells behind symmetric routers while nothing happens, then writes something.
-func (f *fixture) idle() {
-	f.t.Helper()
-	watched := time.Minute / 2
-	if long() {
-		watched = 10 * time.Minute
-	}
-	relayed := f.of(cluster.Symmetric)
-	status, err := relayed.Status(f.t.Context())
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	id := status.Cell.ID
-	before := f.run(f.Cells[0], 0, "get", "health."+id+".status", "-o", "json")
-	time.Sleep(watched)
-	if after := f.run(f.Cells[0], 0, "get", "health."+id+".status", "-o", "json"); after != before {
-		f.t.Errorf("status of the relayed cell was written while idle:\n%s\n%s", before, after)
-	}
-	for i, from := range []*cluster.Cell{f.Cells[0], f.of(cluster.PortRestricted), f.of(cluster.Blocked)} {
-		took := f.reaches(from, relayed, fmt.Sprintf("idle%d", i), 2*time.Second)
-		f.t.Logf("%s to symmetric after %v of silence: %v", from.Router(), watched, took.Round(time.Millisecond))
-	}
-}
-
-// rebinding lets routers forget everything, or lose power for a moment.
+// rebinding lets routers forget everything, or lose power for a moment: once, or twenty times with
+// COLLOID_E2E_LONG, and prints how long it took until a write was there and one of its own was seen elsewhere.
 func (f *fixture) rebinding() {
 	f.t.Helper()
+	rounds := 1
+	if long() {
+		rounds = 20
+	}
 	kinds := []cluster.Router{cluster.FullCone, cluster.PortRestricted, cluster.Symmetric, cluster.DoubleNAT}
-	for _, kind := range kinds {
-		if err := f.of(kind).Rebind(); err != nil {
-			f.t.Fatal(err)
+	var rebinds, reboots []time.Duration
+	for round := range rounds {
+		for _, kind := range kinds {
+			if err := f.of(kind).Rebind(); err != nil {
+				f.t.Fatal(err)
+			}
 		}
-	}
-	f.recovered(kinds, "rebind")
-	time.Sleep(5 * time.Second)
-	for _, kind := range kinds {
-		if err := f.of(kind).Cut(); err != nil {
-			f.t.Fatal(err)
+		rebinds = append(rebinds, f.recovered(kinds, fmt.Sprintf("rebind%d", round))...)
+		time.Sleep(5 * time.Second)
+		for _, kind := range kinds {
+			if err := f.of(kind).Cut(); err != nil {
+				f.t.Fatal(err)
+			}
 		}
-	}
-	time.Sleep(2 * time.Second)
-	for _, kind := range kinds {
-		if err := f.of(kind).Heal(); err != nil {
-			f.t.Fatal(err)
+		time.Sleep(2 * time.Second)
+		for _, kind := range kinds {
+			if err := f.of(kind).Heal(); err != nil {
+				f.t.Fatal(err)
+			}
 		}
+		reboots = append(reboots, f.recovered(kinds, fmt.Sprintf("reboot%d", round))...)
+		time.Sleep(time.Duration(rounds/20*5) * time.Second)
 	}
-	f.recovered(kinds, "reboot")
+	for what, all := range map[string][]time.Duration{"rebind": rebinds, "reboot": reboots} {
+		slices.Sort(all)
+		f.t.Logf("%s, %d times: median %v, p90 %v, slowest %v", what, len(all),
+			all[len(all)/2].Round(time.Millisecond), all[len(all)*9/10].Round(time.Millisecond),
+			all[len(all)-1].Round(time.Millisecond))
+	}
 }
 
-func (f *fixture) recovered(kinds []cluster.Router, what string) {
+// recovered measures both ways for each kind of router: how long until the last of both was there.
+func (f *fixture) recovered(kinds []cluster.Router, what string) []time.Duration {
 	f.t.Helper()
 	var all sync.WaitGroup
+	longest := make([]time.Duration, len(kinds))
 	for i, kind := range kinds {
 		all.Go(func() {
 			cell := f.of(kind)
-			took := f.reaches(f.Cells[0], cell, fmt.Sprintf("%s%d", what, i), 10*time.Second)
-			back := f.reaches(cell, f.Cells[1], fmt.Sprintf("%s-back%d", what, i), 10*time.Second)
+			took := f.reaches(f.Cells[0], cell, fmt.Sprintf("%s-%d", what, i), 10*time.Second)
+			back := f.reaches(cell, f.Cells[1], fmt.Sprintf("%s-%d-back", what, i), 10*time.Second)
+			longest[i] = max(took, back)
 			f.t.Logf("%s of a %s router: there after %v, back after %v", what, kind, took.Round(time.Millisecond), back.Round(time.Millisecond))
 		})
 	}
 	all.Wait()
+	return longest
 }

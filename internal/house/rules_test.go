@@ -22,7 +22,7 @@ var layers = [][]string{
 	{"meshd/reconcile"},
 	{"meshd/cell"},
 	{"meshd/sim"},
-	{"meshd/reactor", "meshd/resolver", "meshd/storage", "meshd/control"},
+	{"meshd/reactor", "meshd/resolver", "meshd/storage", "meshd/control", "meshd/pcp"},
 	{"meshd"},
 	{"runnerd/trust", "runnerd/procfs"},
 	{"runnerd/cgroup"},

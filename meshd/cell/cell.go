@@ -90,6 +90,7 @@ type Cell struct {
 	stranger       stranger
 	successor      wire.CellID                   // on the ring
 	edgeDue        clock.Instant                 // of the session with it, 0 = had
+	passedOver     wire.CellID                   // a successor that is or was suspected, 0 = none
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
 	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
 	spoken         map[wire.CellID]spoken
@@ -231,7 +232,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.phase = Booting
 	c.load = loadState{}
 	c.schedule = schedule{}
-	c.successor, c.edgeDue = 0, 0
+	c.successor, c.edgeDue, c.passedOver = 0, 0, 0
 	c.stranger = stranger{}
 	c.spoken = nil
 	c.ownLost = 0
@@ -304,7 +305,11 @@ func (c *Cell) dispatch(from netip.AddrPort, header wire.Header, payload []byte)
 			c.nat.Pong(c.now, m, from, header.Nonce, payload)
 		}
 		c.detector.Receive(c.now, sender, from, header, payload)
-	case wire.TypePing, wire.TypePingReq, wire.TypePingReqAck:
+		c.mendEdge()
+	case wire.TypePing:
+		c.hinted(sender, from, payload)
+		c.detector.Receive(c.now, sender, from, header, payload)
+	case wire.TypePingReq, wire.TypePingReqAck:
 		c.detector.Receive(c.now, sender, from, header, payload)
 	case wire.TypeDelta:
 		c.receiveDelta(sender, header, payload)

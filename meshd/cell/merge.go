@@ -173,8 +173,30 @@ func (c *Cell) watchSuccessor() {
 // edgeDelay is how long a ring edge must have stood before its session.
 const edgeDelay = 200 * time.Millisecond
 
+// mendEdge begins a session with the ring successor once it is no longer suspected: gossip passed it over until
+// then, and a cell that was cut off for a moment suspects everybody, so what it wrote meanwhile missed exactly the
+// one whom nobody else tells for sure.
+func (c *Cell) mendEdge() {
+	switch {
+	case c.successor == 0 || c.phase == Booting:
+		c.passedOver = 0
+	case c.detector.Suspected(c.successor):
+		c.passedOver = c.successor
+	case c.passedOver == c.successor:
+		// That others reach it ends the suspicion, too, but a session would only wait for an answer.
+		if m := c.members.Get(c.successor); m != nil && m.Heard != 0 && c.now.Sub(m.Heard) < edgeHeard {
+			c.passedOver = 0
+			c.wantSession(c.successor)
+		}
+	}
+}
+
+// edgeHeard is how recently a successor must have been heard itself.
+const edgeHeard = time.Second
+
 // tickEdge begins the session of a ring edge that has stood for long enough.
 func (c *Cell) tickEdge() {
+	c.mendEdge()
 	if c.edgeDue == 0 || !c.edgeDue.Reached(c.now) {
 		return
 	}

@@ -247,6 +247,15 @@ func (c *Cell) observedBy(now clock.Instant, by wire.CellID, address netip.AddrP
 	}
 }
 
+// hinted takes from a PING where its sender sees this cell.
+func (c *Cell) hinted(sender wire.CellID, from netip.AddrPort, payload []byte) {
+	if m := c.members.Get(sender); m != nil && from.IsValid() {
+		if observed, err := wire.ParsePing(payload); err == nil {
+			c.nat.Hinted(c.now, m, from, observed)
+		}
+	}
+}
+
 // SetMapped sets the addresses that a router opened for this cell on request.
 func (c *Cell) SetMapped(now clock.Instant, addresses []netip.AddrPort) {
 	c.now = now

@@ -331,7 +331,8 @@ func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
 	}
 	nonce := c.config.Random.Uint32()
 	c.checks.list = append(c.checks.list, addressCheck{id, address, nonce, c.now.Add(2 * time.Second)})
-	c.sendAddress(id, address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], netip.AddrPort{}))
+	// It says where it goes: a cell whose router has forgotten it learns that from the first one who notices.
+	c.sendAddress(id, address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], address))
 }
 
 // addressConfirmed consumes the PONG of an address check.

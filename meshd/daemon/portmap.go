@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/huin/goupnp/dcps/internetgateway2"
+	"colloid.net/meshd/pcp"
 	natpmp "github.com/jackpal/go-nat-pmp"
 )
 
@@ -34,9 +35,10 @@ type mapping struct {
 }
 
 // mapPort keeps a port of the router open, where the host is on a private network behind one that offers it
-// (NAT-PMP, else UPnP). It runs beside the cell: routers take seconds to answer, or do not.
+// (PCP, else NAT-PMP, else UPnP). It runs beside the cell: routers take seconds to answer, or do not.
 func (d *Daemon) mapPort(ctx context.Context) {
 	var held *mapping
+	asker := newAsker(d.reactor.LocalAddress())
 	defer func() {
 		if held != nil {
 			held.remove()
@@ -50,7 +52,7 @@ func (d *Daemon) mapPort(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
-		found, err := openPort(ctx, d.reactor.LocalAddress())
+		found, err := asker.openPort(ctx, held)
 		if err != nil && held == nil {
 			pause = mapRetry
 			continue
@@ -60,7 +62,7 @@ func (d *Daemon) mapPort(ctx context.Context) {
 		}
 		held, pause = found, mapRetry
 		if found != nil {
-			pause = max(found.lifetime/2, time.Minute)
+			pause = min(max(found.lifetime/2, time.Minute), mapLifetime/2)
 		}
 	}
 }
@@ -82,9 +84,21 @@ func (d *Daemon) setMapped(found *mapping, err error) {
 
 var errNoRouter = errors.New("no router on a private network")
 
-// openPort asks the default router for a port.
-func openPort(ctx context.Context, bound netip.AddrPort) (*mapping, error) {
-	table, err := os.Open("/proc/net/route")
+// asker asks the default router for a port.
+type asker struct {
+	bound netip.AddrPort
+	nonce pcp.Nonce // by which a router knows that it is the same host that asks again
+}
+
+func newAsker(bound netip.AddrPort) *asker {
+	a := &asker{bound: bound}
+	_, _ = rand.Read(a.nonce[:]) // never fails
+	return a
+}
+
+// openPort asks for a port, or for more time for the one that is held.
+func (a *asker) openPort(ctx context.Context, held *mapping) (*mapping, error) {
+	table, err := os.Open("/proc/thread-self/net/route")
 	if err != nil {
 		return nil, err
 	}
@@ -93,23 +107,34 @@ func openPort(ctx context.Context, bound netip.AddrPort) (*mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	local, err := localAddress(gateway, bound.Addr())
+	local, err := localAddress(gateway, a.bound.Addr())
 	if err != nil {
 		return nil, err
 	}
-	found, err := openPMP(gateway, bound.Port())
-	if err != nil {
-		found, err = openUPnP(ctx, gateway, netip.AddrPortFrom(local, bound.Port()))
+	var problems []error
+	for _, open := range []func() (*mapping, error){
+		func() (*mapping, error) { return a.openPCP(ctx, gateway, held) },
+		func() (*mapping, error) { return openPMP(gateway, a.bound.Port()) },
+		func() (*mapping, error) {
+			return openUPnP(ctx, gateway, netip.AddrPortFrom(local, a.bound.Port()), held)
+		},
+	} {
+		found, err := open()
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		if address := found.address.Addr(); !address.IsGlobalUnicast() || address.IsPrivate() || sharedSpace.Contains(address) {
+			found.remove()
+			return nil, fmt.Errorf("the router itself has the private address %v", address)
+		}
+		return found, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	if address := found.address.Addr(); !address.IsGlobalUnicast() || address.IsPrivate() {
-		found.remove()
-		return nil, fmt.Errorf("the router itself has the private address %v", address)
-	}
-	return found, nil
+	return nil, errors.Join(problems...)
 }
+
+// sharedSpace are the addresses that providers give routers behind one of their own (RFC 6598).
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
 // defaultGateway reads the kernel's routing table. Only a router on a private network is asked for anything.
 func defaultGateway(table io.Reader) (netip.Addr, error) {
@@ -159,6 +184,26 @@ func localAddress(gateway, bound netip.Addr) (netip.Addr, error) {
 	return best, nil
 }
 
+func (a *asker) openPCP(ctx context.Context, gateway netip.Addr, held *mapping) (*mapping, error) {
+	client := pcp.NewClient(gateway, a.nonce)
+	wanted := netip.AddrPort{}
+	if held != nil {
+		wanted = held.address
+	}
+	found, err := client.Map(ctx, a.bound.Port(), wanted, mapLifetime)
+	if err != nil {
+		return nil, err
+	}
+	return &mapping{
+		address: found.External, lifetime: found.Lifetime, protocol: "PCP",
+		remove: func() {
+			ctx, cancel := context.WithTimeout(context.Background(), mapPatience)
+			defer cancel()
+			_ = client.Unmap(ctx, a.bound.Port())
+		},
+	}, nil
+}
+
 func openPMP(gateway netip.Addr, port uint16) (*mapping, error) {
 	client := natpmp.NewClientWithTimeout(gateway.AsSlice(), mapPatience)
 	outside, err := client.GetExternalAddress()
@@ -174,61 +219,7 @@ func openPMP(gateway netip.Addr, port uint16) (*mapping, error) {
 	}
 	return &mapping{
 		address:  netip.AddrPortFrom(netip.AddrFrom4(outside.ExternalIPAddress), opened.MappedExternalPort),
-		lifetime: time.Duration(opened.PortMappingLifetimeInSeconds) * time.Second, protocol: "NAT-PMP",
+		lifetime: min(time.Duration(opened.PortMappingLifetimeInSeconds)*time.Second, mapLifetime), protocol: "NAT-PMP",
 		remove: func() { _, _ = client.AddPortMapping("udp", int(port), 0, 0) },
 	}, nil
-}
-
-// connection is what the services of the different versions of UPnP have in common.
-type connection interface {
-	GetExternalIPAddressCtx(context.Context) (string, error)
-	AddPortMappingCtx(ctx context.Context, remoteHost string, externalPort uint16, protocol string,
-		internalPort uint16, internalClient string, enabled bool, description string, lease uint32) error
-	DeletePortMappingCtx(ctx context.Context, remoteHost string, externalPort uint16, protocol string) error
-}
-
-// openUPnP asks the gateway device. Answers to the search of other hosts than the default router are left
-// out: anybody on the network can send one, and it names an address to connect to.
-func openUPnP(ctx context.Context, gateway netip.Addr, local netip.AddrPort) (*mapping, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*mapPatience)
-	defer cancel()
-	var found []connection
-	if clients, _, err := internetgateway2.NewWANIPConnection2ClientsCtx(ctx); err == nil {
-		for _, c := range clients {
-			if c.Location.Hostname() == gateway.String() {
-				found = append(found, c)
-			}
-		}
-	}
-	if clients, _, err := internetgateway2.NewWANIPConnection1ClientsCtx(ctx); err == nil && len(found) == 0 {
-		for _, c := range clients {
-			if c.Location.Hostname() == gateway.String() {
-				found = append(found, c)
-			}
-		}
-	}
-	for _, c := range found {
-		text, err := c.GetExternalIPAddressCtx(ctx)
-		if err != nil {
-			continue
-		}
-		outside, err := netip.ParseAddr(text)
-		if err != nil || !outside.Is4() {
-			continue
-		}
-		err = c.AddPortMappingCtx(ctx, "", local.Port(), "UDP", local.Port(), local.Addr().String(), true,
-			"colloid", uint32(mapLifetime/time.Second))
-		if err != nil {
-			continue
-		}
-		return &mapping{
-			address: netip.AddrPortFrom(outside, local.Port()), lifetime: mapLifetime, protocol: "UPnP",
-			remove: func() {
-				ctx, cancel := context.WithTimeout(context.Background(), mapPatience)
-				defer cancel()
-				_ = c.DeletePortMappingCtx(ctx, "", local.Port(), "UDP")
-			},
-		}, nil
-	}
-	return nil, errors.New("the router offers neither NAT-PMP nor UPnP")
 }

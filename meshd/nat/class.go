@@ -65,6 +65,16 @@ func (v *view) moved(now clock.Instant, observer, observed netip.AddrPort) bool 
 	return false
 }
 
+// reported returns where an observer saw this cell last.
+func (v *view) reported(observer netip.AddrPort) (netip.AddrPort, bool) {
+	for i := range v.reports {
+		if v.reports[i].observer == observer {
+			return v.reports[i].observed, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
 // observe takes one report (F32). Only reports of observers at different addresses tell anything about the
 // mapping; another report by the same one means that the mapping itself changed.
 func (v *view) observe(now clock.Instant, observer netip.Addr, observed netip.AddrPort) {
@@ -151,29 +161,81 @@ func (t *Traversal) Observed(now clock.Instant, by *overlay.Member, observed net
 
 // Pong takes the answer to a keepalive of this package: the other cell says where it sees this one.
 func (t *Traversal) Pong(now clock.Instant, by *overlay.Member, from netip.AddrPort, nonce uint32, payload []byte) {
-	p := t.paths[by.ID]
-	if p == nil || p.pingNonce != nonce || nonce == 0 || by.Address != from {
+	if by.Address != from {
 		return
 	}
-	p.pingNonce = 0
+	switch p := t.paths[by.ID]; {
+	case t.question.answered(now, by.ID, nonce):
+	case p != nil && p.pingNonce == nonce && nonce != 0:
+		p.pingNonce = 0
+	default:
+		return
+	}
 	if observed, err := wire.ParsePing(payload); err == nil {
 		t.Observed(now, by, observed)
 	}
 }
 
+// askAgain is the pause between two questions because somebody sees this cell elsewhere.
+const askAgain = 250 * time.Millisecond
+
+// Hinted takes what a PING that came straight from a member says: where that one sees this cell. Anybody may
+// have made it travel as it did, so it is no evidence; but where it differs from what this cell believes, the
+// member is asked at once, and its answer to a nonce is. Without that, a cell that keeps no homes, since strangers
+// reach it, would learn that its router forgot it only when it happens to probe somebody who needs no help.
+func (t *Traversal) Hinted(now clock.Instant, by *overlay.Member, from, observed netip.AddrPort) {
+	v := &t.views[scopeOf(from.Addr())]
+	if !observed.IsValid() || by.Address != from || v.at == 0 || t.isOwn(v.observed) || t.isOwn(observed) {
+		return
+	}
+	before, known := v.reported(from)
+	if !known && t.Class() != wire.ReachRelayed {
+		before = v.observed // it should see what all others see
+	}
+	if !before.IsValid() || before == observed {
+		return
+	}
+	q := &t.question
+	if q.nonce != 0 && now.Sub(q.at) < askAgain {
+		return
+	}
+	q.id, q.at = by.ID, now
+	for q.nonce = 0; q.nonce == 0; {
+		q.nonce = t.options.Nonce()
+	}
+	t.options.SendTo(by.ID, from, wire.TypePing, q.nonce, wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+}
+
+// question asks a member where it sees this cell.
+type question struct {
+	id    wire.CellID
+	nonce uint32 // 0 = none was asked
+	at    clock.Instant
+}
+
+// answered takes the answer to such a question.
+func (q *question) answered(now clock.Instant, by wire.CellID, nonce uint32) bool {
+	if q.nonce == 0 || q.nonce != nonce || q.id != by || now.Sub(q.at) > dialTimeout {
+		return false
+	}
+	q.nonce = 0
+	return true
+}
+
 // Announcements after a move go to as many members, at most so often.
 const (
 	announceMax   = 64
-	announcePause = 5 * time.Second
+	announcePause = 2 * time.Second
 )
 
 // announce lets members whom this cell reaches straight know where it is now, by a PING: its source address
-// is checked by them as always.
+// is checked by them as always. A move that comes too soon after another one is announced when the pause is over.
 func (t *Traversal) announce(now clock.Instant) {
 	if t.announced != 0 && now.Sub(t.announced) < announcePause {
+		t.announceDue = t.announced.Add(announcePause)
 		return
 	}
-	t.announced = now
+	t.announced, t.announceDue = now, 0
 	var found [announceMax]*overlay.Member
 	for _, m := range t.options.Members.Random(t.options.Random, announceMax, found[:0], func(m *overlay.Member) bool {
 		return !m.InService() || !m.Address.IsValid() || m.Heard == 0 || m.NeedsHelp() && t.paths[m.ID] == nil

@@ -361,3 +361,64 @@ func TestRouteDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A PING that says that this cell is seen elsewhere makes it ask its sender at once, not more often than four times
+// a second, and only the answer to the nonce counts (F32, F36).
+func TestF36_HintsAreCheckedBeforeTheyCount(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	by := b.member(1, "198.51.100.1:12421", wire.ReachPublic)
+	b.Observed(b.now, by, at("203.0.113.7:40001"))
+	b.take()
+	b.Hinted(b.now, by, by.Address, at("203.0.113.7:40001"))
+	b.Hinted(b.now, by, at("198.51.100.1:999"), at("203.0.113.7:5"))
+	b.Hinted(b.now, by, by.Address, at("192.168.1.10:12421"))
+	b.Hinted(b.now, by, by.Address, netip.AddrPort{})
+	if sent := b.take(); len(sent) != 0 {
+		t.Fatalf("asks without a reason: %+v", sent)
+	}
+	for i := range 100 {
+		b.Hinted(b.now, by, by.Address, netip.AddrPortFrom(netip.MustParseAddr("203.0.113.7"), uint16(1+i)))
+		b.now = b.now.Add(10 * time.Millisecond)
+	}
+	sent := b.take()
+	if len(sent) == 0 || len(sent) > 5 || sent[0].address != by.Address || sent[0].kind != wire.TypePing {
+		t.Fatalf("100 hints in a second: %+v", sent)
+	}
+	last := sent[len(sent)-1]
+	b.Pong(b.now, by, by.Address, last.nonce+1, wire.AppendPing(nil, at("203.0.113.7:50001")))
+	b.Pong(b.now, by, at("198.51.100.1:999"), last.nonce, wire.AppendPing(nil, at("203.0.113.7:50001")))
+	if f := b.Finding(); f.Observed != at("203.0.113.7:40001") || b.Recovered() != 0 {
+		t.Fatalf("a hint alone counts: %+v", f)
+	}
+	b.Pong(b.now, by, by.Address, last.nonce, wire.AppendPing(nil, at("203.0.113.7:50001")))
+	if f := b.Finding(); f.Observed != at("203.0.113.7:50001") || b.Recovered() != by.ID {
+		t.Fatalf("the answer does not count: %+v", f)
+	}
+}
+
+// A move that follows another one at once is announced, too, when the pause is over (F36).
+func TestF36_AMoveAfterAMoveIsAnnounced(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	by := b.member(1, "198.51.100.1:12421", wire.ReachUnknown)
+	announced := 0
+	count := func() {
+		for _, m := range b.take() {
+			if m.kind == wire.TypePing && m.address == by.Address {
+				announced++
+			}
+		}
+	}
+	for i := range 3 { // the first is no move
+		b.Observed(b.now, by, netip.AddrPortFrom(netip.MustParseAddr("203.0.113.7"), uint16(1000+i)))
+	}
+	if count(); announced != 1 {
+		t.Fatalf("%d announcements at once", announced)
+	}
+	for range 30 {
+		b.Tick(b.now)
+		b.now = b.now.Add(100 * time.Millisecond)
+	}
+	if count(); announced != 2 {
+		t.Fatalf("%d announcements after the pause", announced)
+	}
+}

@@ -53,6 +53,8 @@ type Traversal struct {
 	wasRestricted bool
 	changed       bool
 	announced     clock.Instant
+	announceDue   clock.Instant // another one that had to wait, 0 = none
+	question      question
 	recovered     wire.CellID
 
 	paths    map[wire.CellID]*Path
@@ -132,6 +134,9 @@ func (t *Traversal) Tick(now clock.Instant) {
 		return
 	}
 	t.reserve(now)
+	if t.announceDue != 0 && t.announceDue.Reached(now) {
+		t.announce(now)
+	}
 	t.tickDial(now)
 	t.tickHomes(now)
 	t.tickPaths(now)
@@ -140,6 +145,9 @@ func (t *Traversal) Tick(now clock.Instant) {
 		t.next = clock.Earliest(t.next, d.due)
 	} else {
 		t.next = clock.Earliest(t.next, max(d.next, now.Add(tickInterval)))
+	}
+	if t.announceDue != 0 {
+		t.next = clock.Earliest(t.next, t.announceDue)
 	}
 	if len(t.active) > 0 || t.Restricted() {
 		t.next = clock.Earliest(t.next, now.Add(tickInterval))
