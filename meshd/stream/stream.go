@@ -296,6 +296,9 @@ func (s *Stream) raise(p pending) {
 func (s *Stream) move(e event) {
 	s.state = s.state.next(e)
 	if s.state == Closed {
+		if s.in.ackNow && s.pair == nil { // the other end would wait for it until it repeats its CLOSE
+			s.sendAck()
+		}
 		s.mux.remove(s)
 		s.finishReading()
 	}
