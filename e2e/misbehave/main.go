@@ -1,6 +1,7 @@
 // Command misbehave is a workload of the end-to-end tests. Its first argument says what it does:
 //
 //	crash    ends with code 7 at once
+//	say      writes its second argument to its output, and then waits for the end
 //	secret   answers HTTP with the SHA-256 of $PASSWORD and of $COLLOID_FILES/etc/key
 //
 // It is no example: see examples/hello.
@@ -20,7 +21,14 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 2 || os.Args[1] != "secret" {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == "say":
+		fmt.Println(os.Args[2])
+		<-ctx.Done()
+		return
+	case len(os.Args) < 2 || os.Args[1] != "secret":
 		os.Exit(7)
 	}
 	key, err := os.ReadFile(filepath.Join(os.Getenv("COLLOID_FILES"), "etc/key"))
@@ -33,8 +41,6 @@ func main() {
 		Addr: net.JoinHostPort(os.Getenv("COLLOID_ADDRESS"), os.Getenv("PORT")), ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }),
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
