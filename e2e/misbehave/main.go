@@ -1,6 +1,7 @@
 // Command misbehave is a workload of the end-to-end tests. Its first argument says what it does:
 //
 //	crash    ends with code 7 at once
+//	say      writes its second argument to its output, and then waits for the end
 //	secret   answers HTTP with the SHA-256 of $PASSWORD and of $COLLOID_FILES/etc/key
 //	slow     answers HTTP, but not in its first three seconds
 //	yes      prints lines as fast as it can
@@ -22,11 +23,22 @@ import (
 	"time"
 )
 
+// terminated ends at SIGTERM. Before it is asked for, that ends the program as it would any other.
+func terminated() context.Context {
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	return ctx
+}
+
 func main() {
 	if len(os.Args) < 2 {
 		os.Exit(7)
 	}
 	switch os.Args[1] {
+	case "say":
+		if len(os.Args) > 2 {
+			fmt.Println(os.Args[2])
+		}
+		<-terminated().Done()
 	case "secret":
 		serve(secrets())
 	case "slow":
@@ -59,9 +71,7 @@ func serve(answer string) {
 		Addr: net.JoinHostPort(os.Getenv("COLLOID_ADDRESS"), os.Getenv("PORT")), ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }),
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	done := make(chan struct{})
+	ctx, done := terminated(), make(chan struct{})
 	go func() {
 		defer close(done)
 		<-ctx.Done()

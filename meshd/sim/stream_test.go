@@ -277,13 +277,18 @@ func TestF149_RebindingSources(t *testing.T) {
 	}
 }
 
-// Much data through two relays that die one after the other: it goes on or ends with a reason, and no byte is
+// size is how much a test moves, or 1 GB with COLLOID_SIM_LONG.
+func size(usual int) int {
+	if os.Getenv("COLLOID_SIM_LONG") != "" {
+		return 1 << 30
+	}
+	return usual
+}
+
+// Much data through one relay of several, each of which dies when its turn has come: it goes on, and no byte is
 // wrong. 16 MB, with COLLOID_SIM_LONG 1 GB.
 func TestSTREAM3_MuchDataThroughDyingRelays(t *testing.T) {
-	size := 16 << 20
-	if os.Getenv("COLLOID_SIM_LONG") != "" {
-		size = 1 << 30
-	}
+	size := size(16 << 20)
 	w := streamWorld(t, 5, 8, NetworkOptions{DelayMin: 2 * time.Millisecond, DelayMax: 3 * time.Millisecond})
 	a, b := w.Node(0), w.Node(1)
 	w.network.drop = func(from, to *Node, datagram []byte) bool {
@@ -308,4 +313,78 @@ func TestSTREAM3_MuchDataThroughDyingRelays(t *testing.T) {
 	if got.got != size {
 		t.Errorf("the stream did not survive its relays: %v after %d bytes", e.reason, got.got)
 	}
+}
+
+// Much data between two machines behind routers that can only be relayed, one of which talks to the machines 0 and
+// 1 alone, the other to 2 and 3: every byte passes two relays, and in each part of the data one of these is killed,
+// on this side or on that. 64 MB, with COLLOID_SIM_LONG 1 GB.
+func TestSTREAM3_F36_MuchDataThroughTwoRelaysThatDie(t *testing.T) {
+	const parts = 4
+	size := size(64<<20) / parts * parts
+	w := formBehind(t, 6, []NATKind{Public, Public, Public, Public, Symmetric, Symmetric},
+		NetworkOptions{DelayMin: 2 * time.Millisecond, DelayMax: 3 * time.Millisecond})
+	a, b := w.Node(4), w.Node(5)
+	away := func(n, relay *Node) bool { return n == a && relay.Index/2 != 0 || n == b && relay.Index/2 != 1 }
+	w.network.drop = func(from, to *Node, _ []byte) bool { return away(from, to) || away(to, from) }
+	w.disturb(a)
+	w.disturb(b)
+	run(t, w, time.Minute)
+	took := listen(t, b, wire.StreamVolume)
+	e := &talker{t: t, hold: true}
+	a.Input(func(clock.Instant) {
+		e.s, _ = a.cell.Streams().Open(b.ID(), wire.StreamVolume, []byte("spread.web"), nil, e)
+	})
+	if _, ok := w.Until(30*time.Second, func() bool { return e.accepted }); !ok {
+		t.Fatal("no stream between them")
+	}
+	end := (*took)[len(*took)-1]
+	for part := range parts {
+		before := relayedBytes(w)
+		a.Input(func(clock.Instant) {
+			e.left, e.hold = size/parts, part < parts-1
+			e.pump()
+		})
+		reached := func(bytes int) {
+			t.Helper()
+			w.Until(10*time.Minute, func() bool { return end.got >= bytes || e.closed })
+			if end.got < bytes {
+				t.Fatalf("part %d: %d of %d bytes, then %v", part, end.got, size, e.reason)
+			}
+		}
+		reached(part*size/parts + size/parts/3)
+		var busy [2]*Node // the relay in use on either side
+		for i, bytes := range relayedBytes(w) {
+			if bytes > before[i]+uint64(size/parts/4) {
+				busy[i/2] = w.Node(i)
+			}
+		}
+		if busy[0] == nil || busy[1] == nil {
+			t.Fatalf("part %d did not pass two relays: %v, before it %v", part, relayedBytes(w), before)
+		}
+		busy[part%2].Kill()
+		killed := w.Now()
+		reached((part + 1) * size / parts)
+		// At the bound of a relay, after the time in which the others learn of the death and a look for a better way:
+		// what relays carry of single datagrams would take minutes.
+		bound := 15*time.Second + time.Duration(size/parts)*time.Second/(16<<20)
+		if took := w.Now() - killed; took > bound {
+			t.Errorf("part %d took %v after the death of a relay, want %v", part, took, bound)
+		}
+		busy[part%2].Boot()
+		run(t, w, 20*time.Second)
+	}
+	w.Until(time.Minute, func() bool { return e.closed && end.closed })
+	if end.got != size || e.reason != stream.ReasonNone || end.reason != stream.ReasonNone || !end.ended {
+		t.Fatalf("%d of %d bytes, %v and %v", end.got, size, e.reason, end.reason)
+	}
+}
+
+// relayedBytes is what the first four machines have passed on for others.
+func relayedBytes(w *World) (bytes [4]uint64) {
+	for i := range bytes {
+		if n := w.Node(i); n.Up() {
+			bytes[i] = n.cell.Streams().Stats().RelayedBytes
+		}
+	}
+	return bytes
 }

@@ -54,8 +54,9 @@ const (
 // the path carries more, then less, so that a queue that came of it empties.
 var cycle = [...]float64{1.25, 0.75, 1, 1, 1, 1, 1, 1}
 
-// gentleCycle is used while streams of people share the way: it builds up no queue worth a millisecond.
-var gentleCycle = [...]float64{1.04, 0.94, 1, 1, 1, 1, 1, 1}
+// gentleCycle is used while streams of people share the way: a step of it queues a fiftieth of a round trip, which is
+// a millisecond of 50 and leaves as much for the burst of a timer.
+var gentleCycle = [...]float64{1.02, 0.96, 1, 1, 1, 1, 1, 1}
 
 type congestionMode uint8
 
@@ -99,7 +100,7 @@ type congestion struct {
 	ceiling                 float64 // datagrams under way at most, 0 = no bound known
 
 	nextSend clock.Instant
-	paced    bool // the last datagram had to wait for it
+	paced    bool // a datagram waits for it, or what should have left meanwhile follows
 }
 
 func (c *congestion) init(step int) {
@@ -126,13 +127,17 @@ func (c *congestion) sent(now clock.Instant, s *sample, inFlight int) {
 			earliest = now.Add(-max(min(c.minRTT/2, catchUpMax), catchUpMin))
 		}
 		c.nextSend = max(c.nextSend, earliest).Add(time.Duration(1e9 / rate))
+		c.paced = c.paced && c.nextSend < now
 	}
 }
 
 // pace reports whether the next datagram may leave now.
 func (c *congestion) pace(now clock.Instant) bool {
-	c.paced = c.nextSend > now.Add(pacingQuantum)
-	return !c.paced
+	if c.nextSend > now.Add(pacingQuantum) {
+		c.paced = true
+		return false
+	}
+	return true
 }
 
 // pacingRate is in datagrams per second, 0 without bound.

@@ -173,6 +173,7 @@ func (s *Stream) advanced() {
 		s.raise(pendingReadable)
 	}
 	if in.fin != 0 && in.cum == in.fin && s.state.receiving() {
+		in.ackNow = true
 		s.move(eventEnd)
 	}
 }

@@ -68,7 +68,7 @@ type Stats struct {
 	Retransmitted, Timeouts, Duplicates    uint64
 	Acknowledgements, Malformed, Forged    uint64
 	NoRoom, Unknown, Refused, RelayOffers  uint64
-	Rerouted                               uint64
+	Rerouted, Improved                     uint64
 	Relayed, RelayedBytes, RelayRefused    uint64
 	RelayLimited, RelayLoops, RelayHopsMax uint64
 }

@@ -198,6 +198,7 @@ func (s *Stream) transmit(now clock.Instant, budget int) int {
 	for sent < budget {
 		sequence := o.choose(s.control.allowed())
 		if sequence == 0 {
+			s.control.paced = false
 			if o.inFlight < s.control.allowed() {
 				s.control.idle(o.inFlight)
 			}

@@ -178,6 +178,7 @@ func (s *Stream) accepted(now clock.Instant, ack *wire.StreamAck, key []byte) {
 	if s.state != Opening {
 		if s.state.established() && [publicSize]byte(key) == s.keys.other {
 			s.heardNow(now)
+			s.improved(now)
 		}
 		return
 	}
@@ -191,6 +192,7 @@ func (s *Stream) accepted(now clock.Instant, ack *wire.StreamAck, key []byte) {
 		s.control.observeRTT(now, now.Sub(s.openSent))
 	}
 	s.heardNow(now)
+	s.improvePause, s.improveAt = improveInterval, now.Add(improveInterval)
 	s.reason = ReasonNone
 	s.out.limit = max(s.out.limit, min(ack.Credit, WindowMax))
 	s.move(eventAccept)

@@ -35,7 +35,7 @@ type relayed struct {
 	source, target wire.CellID
 	previous, next wire.CellID // hops towards either end
 	opened, heard  clock.Instant
-	answered       bool
+	answeredAt     clock.Instant // last datagram of the target, 0 = none yet
 	sourceFin      bool
 	targetFin      bool
 	bucket         bucket
@@ -90,7 +90,7 @@ func (m *Mux) Relays() int { return len(m.relays.entries) }
 
 func (e *relayed) until() clock.Instant {
 	switch {
-	case !e.answered:
+	case e.answeredAt == 0:
 		return e.opened.Add(relayHalfOpen)
 	case e.sourceFin && e.targetFin:
 		return e.heard.Add(relayClosing)
@@ -168,7 +168,7 @@ func (m *Mux) relay(now clock.Instant, d *Datagram, id uint32) bool {
 	e.heard = now
 	fromSource := d.Header.Sender == e.source
 	if !fromSource {
-		e.answered = true
+		e.answeredAt = now
 	}
 	size := len(d.Sealed)
 	if !e.bucket.take(now, size, m.relays.limits.StreamPerSecond) ||
@@ -281,6 +281,11 @@ func (m *Mux) admitRelay(now clock.Instant, d *Datagram, open *wire.StreamOpen) 
 	}
 	if e := t.find(open.Stream, source, low(target), true); e != nil && e.source == source && e.target == target {
 		if e.previous == d.Hop {
+			if now.Sub(max(e.opened, e.answeredAt)) >= relayFresh { // the source asks because nothing came back
+				if next := m.chooseNext(d, target); next != 0 {
+					e.next = next
+				}
+			}
 			e.heard = now
 			return e, ReasonNone
 		}
@@ -295,8 +300,8 @@ func (m *Mux) admitRelay(now clock.Instant, d *Datagram, open *wire.StreamOpen) 
 	if !m.relayRoom(source, open) {
 		return nil, ReasonBusy
 	}
-	next := o.NextHop(target, source, d.Hop)
-	if next == 0 || next == source || next == d.Hop || next == self || !m.closer(target, next, self) {
+	next := m.chooseNext(d, target)
+	if next == 0 {
 		return nil, ReasonNoRoute
 	}
 	t.entries = append(t.entries, relayed{
@@ -306,6 +311,16 @@ func (m *Mux) admitRelay(now clock.Instant, d *Datagram, open *wire.StreamOpen) 
 	m.options.Send(d.Hop, wire.TypeRelayOffer, low(source), wire.AppendRelayOffer(m.payload[:0],
 		wire.RelayOffer{Stream: open.Stream, Source: source, Target: target}))
 	return &t.entries[len(t.entries)-1], ReasonNone
+}
+
+// chooseNext asks where a stream goes from here, 0 if nowhere that the rule of F150 allows.
+func (m *Mux) chooseNext(d *Datagram, target wire.CellID) wire.CellID {
+	source, self := d.Header.Sender, m.options.Self
+	next := m.options.NextHop(target, source, d.Hop)
+	if next == source || next == d.Hop || next == self || next != 0 && !m.closer(target, next, self) {
+		return 0
+	}
+	return next
 }
 
 // closer is the rule that keeps streams from going in circles: the next hop is the target, a home cell of it,

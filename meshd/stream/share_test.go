@@ -66,7 +66,7 @@ func TestF151_KeystrokesOvertakeBulk(t *testing.T) {
 			}
 			average := sum / time.Duration(max(len(waits), 1))
 			t.Logf("%d keys: %v on average, %v at most", len(waits), average, worst)
-			if len(waits) != 30 || average > 52*time.Millisecond || worst > 54*time.Millisecond {
+			if len(waits) != 30 || worst > 52*time.Millisecond {
 				t.Error("keystrokes wait")
 			}
 			if bulk := got[1].got; bulk < 14e6 {

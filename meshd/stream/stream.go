@@ -54,7 +54,12 @@ const (
 	// keepInterval is how often an idle stream shows that it lives; relays forget it after relayIdle.
 	keepInterval  = 5 * time.Second
 	probeInterval = 700 * time.Millisecond
-	probesMax     = 9
+	// improveInterval is how often a better way is looked for. The pause doubles, up to improvePauseMax, after
+	// one that does not answer, or fails within improveProof.
+	improveInterval = 5 * time.Second
+	improvePauseMax = 5 * time.Minute
+	improveProof    = 10 * time.Second
+	probesMax       = 9
 	// silenceMax is how long the end that did not open the stream waits for a sign of the other.
 	silenceMax = 10 * time.Second
 	idleMax    = 30 * time.Second
@@ -96,6 +101,11 @@ type Stream struct {
 	refusals int
 	expires  clock.Instant // of an Incoming that nobody accepts
 	greet    bool          // STREAM_ACK 0 is to be sent
+
+	improveAt    clock.Instant // next look for a better way, of the initiator
+	improvePause time.Duration // until the one after it
+	improvedAt   clock.Instant // when one was taken that has not proven itself, 0 = none
+	candidate    wire.CellID   // a better way from which an answer is awaited, 0 = none
 }
 
 // Peer returns the other cell.
@@ -296,6 +306,9 @@ func (s *Stream) raise(p pending) {
 func (s *Stream) move(e event) {
 	s.state = s.state.next(e)
 	if s.state == Closed {
+		if s.in.ackNow && s.pair == nil { // the other end would wait for it until it repeats its CLOSE
+			s.sendAck()
+		}
 		s.mux.remove(s)
 		s.finishReading()
 	}

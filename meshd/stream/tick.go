@@ -96,7 +96,7 @@ func (s *Stream) deadline() clock.Instant {
 	}
 	next := s.heard.Add(idleMax)
 	if s.initiator {
-		next = s.keepDue()
+		next = min(s.keepDue(), s.improveAt)
 	}
 	earlier := func(at clock.Instant) {
 		if at != 0 {
@@ -132,6 +132,7 @@ func (s *Stream) timers(now clock.Instant) {
 			return
 		}
 		if s.initiator {
+			s.improve(now)
 			s.keep(now)
 		} else if s.heard.Add(idleMax).Reached(now) {
 			s.end(eventTimeout, ReasonTimeout)
@@ -210,6 +211,11 @@ func (s *Stream) keep(now clock.Instant) {
 }
 
 func (s *Stream) probe(now clock.Instant) {
+	s.candidate = 0
+	if s.improvedAt != 0 && now.Sub(s.improvedAt) < improveProof {
+		s.improvedAt = 0
+		s.improveLater(now)
+	}
 	if s.tries > 0 && s.tries%2 == 0 {
 		if via := s.mux.options.Route(s.peer, s.route); via != 0 {
 			if via != s.via {
@@ -221,6 +227,48 @@ func (s *Stream) probe(now clock.Instant) {
 	}
 	s.tries++
 	s.sendOpen(now)
+}
+
+// improve looks now and then whether there is a better way than the one in use: a stream that began through a relay,
+// or had to leave one, goes straight once its ends reach each other. The better way is used once the other end has
+// answered a STREAM_OPEN that was sent there.
+func (s *Stream) improve(now clock.Instant) {
+	if !s.improveAt.Reached(now) {
+		return
+	}
+	if s.candidate != 0 { // no answer; but the other end may have got the question, and answer where nothing arrives
+		s.candidate = 0
+		s.improveLater(now)
+		s.sendOpen(now)
+		return
+	}
+	if s.improvedAt != 0 && now.Sub(s.improvedAt) >= improveProof {
+		s.improvedAt, s.improvePause = 0, improveInterval
+	}
+	s.improveAt = now.Add(s.improvePause)
+	best, former := s.mux.options.Route(s.peer, 0), s.via
+	if s.tries > 0 || best == 0 || best == former {
+		return
+	}
+	s.candidate, s.via = best, best
+	s.sendOpen(now)
+	s.via = former
+	s.improveAt = now.Add(probeInterval)
+}
+
+// improved takes the answer of the other end, which may be the one to improve's question.
+func (s *Stream) improved(now clock.Instant) {
+	if s.candidate != 0 {
+		s.via, s.candidate = s.candidate, 0
+		s.improvedAt, s.improveAt = now, now.Add(s.improvePause)
+		s.mux.stats.Improved++
+	}
+}
+
+// improveLater makes looks for a better way more seldom after one that led nowhere.
+func (s *Stream) improveLater(now clock.Instant) {
+	s.improvePause = min(2*s.improvePause, improvePauseMax)
+	s.improveAt = now.Add(s.improvePause)
 }
 
 // suspect makes the initiator look for a sign of life at once.

@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -251,17 +253,20 @@ func (r *receiver) clear(name string) error {
 	return r.root.Remove(name)
 }
 
+// file writes beside the name and takes the name when everything is there: a full disk or a connection that ends leaves
+// what was there before.
 func (r *receiver) file(header *tar.Header, name string, mode fs.FileMode, content io.Reader) error {
 	if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
 		return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
 	}
 	r.result.Bytes += header.Size
-	if err := r.clear(name); err != nil {
-		return err
+	if info, err := r.root.Lstat(name); err == nil && info.IsDir() {
+		return fmt.Errorf("%s is there and a directory", name)
 	}
-	file, err := r.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	beside := path.Join(path.Dir(name), partPrefix+strconv.FormatUint(rand.Uint64(), 36))
+	file, err := r.root.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("create %s: %w", name, bare(err))
 	}
 	_, err = io.Copy(file, content)
 	if err == nil {
@@ -270,9 +275,29 @@ func (r *receiver) file(header *tar.Header, name string, mode fs.FileMode, conte
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
 	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+	if err == nil {
+		_ = r.root.Chtimes(beside, header.ModTime, header.ModTime)
+		err = r.root.Rename(beside, name)
 	}
-	_ = r.root.Chtimes(name, header.ModTime, header.ModTime)
+	if err != nil {
+		_ = r.root.Remove(beside)
+		return fmt.Errorf("write %s: %w", name, bare(err))
+	}
 	return nil
+}
+
+// partPrefix begins the names of files that are not complete.
+const partPrefix = ".colloid-cp-"
+
+// bare takes the name that nobody gave out of an error.
+func bare(err error) error {
+	var of *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &of):
+		return of.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+	return err
 }

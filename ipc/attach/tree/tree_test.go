@@ -204,3 +204,61 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// A disk that is full, an archive that ends early, and a place where nothing may be written: each is said with the name,
+// what was there before stays, and nothing half is left.
+func TestFailedCopiesLeaveWhatWasThere(t *testing.T) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	content := bytes.Repeat([]byte("x"), 3<<20)
+	w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "d", Size: int64(len(content)), Mode: 0o600})
+	w.Write(content)
+	w.Close()
+	whole := archive.Bytes()
+	for name, c := range map[string]struct {
+		archive []byte
+		options string // of the file system, "" = none of its own
+		want    string
+	}{
+		"full":         {whole, "size=1m", "write d: no space left on device"},
+		"ends early":   {whole[:len(whole)/2], "", "write d: unexpected EOF"},
+		"may not":      {whole, "ro", "create d: read-only file system"},
+		"enough space": {whole, "size=4m", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			mount := func(flags uintptr, options string) {
+				if err := unix.Mount("tmpfs", directory, "tmpfs", flags, options); err != nil {
+					t.Skip("mounting needs root: ", err)
+				}
+			}
+			if c.options != "" {
+				mount(0, strings.TrimPrefix(c.options, "ro"))
+				t.Cleanup(func() { unix.Unmount(directory, 0) })
+			}
+			os.WriteFile(filepath.Join(directory, "d"), []byte("before"), 0o600)
+			if c.options == "ro" {
+				mount(unix.MS_REMOUNT|unix.MS_RDONLY, "")
+			}
+			root, err := os.OpenRoot(directory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Receive(bytes.NewReader(c.archive), root, "d")
+			root.Close()
+			list := listing(t, directory)
+			if c.want == "" {
+				if err != nil || len(list) != 2 || strings.Contains(list[1], "before") {
+					t.Fatal(err, len(list))
+				}
+				return
+			}
+			if err == nil || err.Error() != c.want {
+				t.Errorf("error %v, want %s", err, c.want)
+			}
+			if len(list) != 2 || list[1] != "d -rw------- before" {
+				t.Errorf("left: %.200q", list)
+			}
+		})
+	}
+}
