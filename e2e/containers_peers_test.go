@@ -3,12 +3,14 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"colloid.net/e2e/cluster"
 )
@@ -30,6 +32,24 @@ func unreachable(http.Handler) http.Handler {
 			conn.Close()
 		}
 	})
+}
+
+// slowly is a registry that takes some seconds for a layer.
+func slowly(inner http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { inner.ServeHTTP(slowWriter{w}, q) })
+}
+
+type slowWriter struct{ http.ResponseWriter }
+
+func (w slowWriter) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var wrote int
+		wrote, err = w.ResponseWriter.Write(p[n:min(len(p), n+50_000)])
+		n += wrote
+		w.ResponseWriter.(http.Flusher).Flush()
+		time.Sleep(50 * time.Millisecond)
+	}
+	return n, err
 }
 
 // elsewhere are the cells other than one.
@@ -103,7 +123,17 @@ func TestF76_BlobsComeFromPeersBeforeTheRegistry(t *testing.T) {
 		spoil(t, filepath.Join(kept, entry.Name()))
 	}
 	before = c.asked()
+	c.registry.Wrap(slowly)
 	c.run(c.Cells[0], 0, "apply", "-f", c.pinnedTo(2, c.Cells[0]))
+	c.waitLong("the progress of a pull in the status of the cell that pulls", func(ctx context.Context) error {
+		for _, other := range c.elsewhere(holder) {
+			text, err := other.Command(ctx, "status")
+			if err != nil || strings.Contains(text, "pulling ") {
+				return err
+			}
+		}
+		return errors.New("no cell says that it pulls")
+	})
 	c.serve(2, "one")
 	if c.asked() == before {
 		t.Error("the registry was not asked though the only cell with the image lies")

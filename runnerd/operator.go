@@ -1,6 +1,8 @@
 package runnerd
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,20 +266,43 @@ func (o *operators) list(ctx context.Context) ([]image.Image, error) {
 	list, err := o.supervisor.images.List(ctx)
 	o.supervisor.do(func() {
 		for i := range list {
-			list[i].Users = max(list[i].Users, o.supervisor.instancesOf(list[i].Digest))
+			list[i].Users = max(list[i].Users, len(o.supervisor.instancesOf(list[i].Digest)))
 		}
+	})
+	slices.SortFunc(list, func(a, b image.Image) int { // by name, those without one last
+		byName := cmp.Compare(len(b.References), len(a.References))
+		if len(a.References) > 0 && len(b.References) > 0 {
+			byName = strings.Compare(a.References[0], b.References[0])
+		}
+		return cmp.Or(byName, bytes.Compare(a.Digest[:], b.Digest[:]))
 	})
 	return list, err
 }
 
-// instancesOf counts the instances of an image or module that run or shall run.
-func (s *Supervisor) instancesOf(digest image.Digest) (count int) {
+// instancesOf lists the workloads of the instances of an image or module that run or shall run, one each.
+func (s *Supervisor) instancesOf(digest image.Digest) (keys []string) {
 	for _, i := range s.instances {
 		if i.phase != phaseDenied && i.spec != nil && i.spec.Runtime != workload.RuntimeProcess && i.spec.ImageDigest == digest {
-			count++
+			keys = append(keys, i.key)
 		}
 	}
-	return count
+	slices.Sort(keys)
+	return keys
+}
+
+// inUse says why an image stays.
+func (o *operators) inUse(i *image.Image) error {
+	var keys []string
+	o.supervisor.do(func() { keys = slices.Compact(o.supervisor.instancesOf(i.Digest)) })
+	who := strings.Join(keys[:min(len(keys), 3)], ", ")
+	if len(keys) > 3 {
+		who += fmt.Sprintf(" and %d more", len(keys)-3)
+	}
+	if who == "" {
+		return fmt.Errorf("image %s is in use by %d instances here that are just ending: try again", i.Digest, i.Users)
+	}
+	return fmt.Errorf("image %s is in use by %d instances here, of %s: delete the workload, or have it run elsewhere", i.Digest,
+		i.Users, who)
 }
 
 // prune removes the images that no instance uses.
@@ -318,8 +343,8 @@ func (o *operators) remove(ctx context.Context, what string) error {
 	case 0:
 		return fmt.Errorf("there is no image %.200q here: see `colloid image ls`", what)
 	case 1:
-		if n := found[0].Users; n > 0 {
-			return fmt.Errorf("image %s is in use by %d instances here: delete their workloads first", found[0].Digest, n)
+		if found[0].Users > 0 {
+			return o.inUse(&found[0])
 		}
 		return o.supervisor.images.Remove(ctx, found[0].Digest)
 	}

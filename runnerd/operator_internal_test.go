@@ -20,7 +20,7 @@ func TestF84_AnImageIsUsedBetweenTwoStartsToo(t *testing.T) {
 		{Slot: 3}: one(workload.RuntimeOCI, image.Digest{2}, phaseRunning),
 		{Slot: 4}: one(workload.RuntimeProcess, digest, phaseRunning),
 	}}
-	if n := s.instancesOf(digest); n != 2 {
+	if n := len(s.instancesOf(digest)); n != 2 {
 		t.Errorf("%d instances, want the one that runs and the one that waits", n)
 	}
 }

@@ -152,6 +152,43 @@ func (h *operatorHost) loadArchive(t *testing.T) {
 	}
 }
 
+// TestF84_ModulesAreListedAndRemoved holds that a module is seen, and goes, as an image does, with or without root.
+func TestF84_ModulesAreListedAndRemoved(t *testing.T) {
+	h := newOperatorHost(t, "")
+	load := func(content string) *operator.Image {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "f.wasm")
+		if err := os.WriteFile(path, []byte("\x00asm"+content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		replies, err := h.do(operator.OperationLoad, "", file)
+		if err != nil || len(images(replies)) != 1 {
+			t.Fatalf("%+v, %v", replies, err)
+		}
+		return images(replies)[0]
+	}
+	first, second := load("one"), load("second")
+	replies, err := h.do(operator.OperationList, "", nil)
+	if list := images(replies); err != nil || len(list) != 2 || list[0].Architecture != "wasm" || list[0].Size+list[1].Size != 7+10 {
+		t.Fatalf("%+v, %v", replies, err)
+	}
+	if _, err := h.do(operator.OperationRemove, strings.TrimPrefix(first.Digest, "sha256:")[:8], nil); err != nil {
+		t.Error(err)
+	}
+	replies, err = h.do(operator.OperationPrune, "", nil)
+	if list := images(replies); err != nil || len(list) != 1 || list[0].Digest != second.Digest {
+		t.Errorf("prune removed %+v, %v", replies, err)
+	}
+	if replies, err = h.do(operator.OperationList, "", nil); err != nil || len(images(replies)) != 0 {
+		t.Errorf("left %+v, %v", replies, err)
+	}
+}
+
 // TestF135_StrangersAreNotServed connects as nobody, with the socket open to all, and as a server that is
 // neither root nor the caller.
 func TestF135_StrangersAreNotServed(t *testing.T) {

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -198,7 +199,7 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	case old > 0:
 		status.State = "updating"
 	default:
-		status.State, status.Reason = "starting", endedReason(status.Instances)
+		status.State, status.Reason = "starting", cmp.Or(endedReason(status.Instances), startingReason(status.Instances))
 	}
 	if reason := c.waitsForEnvironment(view); reason != "" && status.Reason == "" && status.State != "ok" {
 		status.Reason = reason
@@ -225,6 +226,17 @@ func endedReason(instances []uds.InstanceInfo) string {
 			return "on cell " + instance.Cell + ": " + instance.Reason
 		default:
 			return "an instance has ended: `colloid explain` on " + instance.Cell + " says how"
+		}
+	}
+	return ""
+}
+
+// startingReason says what an instance of this cell does before it runs: how far the pull of its image is, for one.
+// Other cells are not told, since it changes all the time.
+func startingReason(instances []uds.InstanceInfo) string {
+	for _, instance := range instances {
+		if instance.State == state.EndpointStarting.String() && instance.Reason != "" {
+			return "on cell " + instance.Cell + ": " + instance.Reason
 		}
 	}
 	return ""

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log"
 	"math/rand/v2"
 	"os"
@@ -220,9 +221,14 @@ func (c *Client) Unmount(ctx context.Context, name string) error {
 	return err
 }
 
-// List gives the images that are here.
+// List gives the images and modules that are here. Without root there are no images.
 func (c *Client) List(ctx context.Context) ([]Image, error) {
-	return c.images(ctx, store.Request{Operation: store.OperationList}, nil, nil)
+	modules, err := c.modules()
+	if err != nil || os.Geteuid() != 0 {
+		return modules, err
+	}
+	images, err := c.images(ctx, store.Request{Operation: store.OperationList}, nil, nil)
+	return append(images, modules...), err
 }
 
 // Prune removes every image that no mounted root stands on, and gives what was removed.
@@ -230,8 +236,11 @@ func (c *Client) Prune(ctx context.Context) ([]Image, error) {
 	return c.images(ctx, store.Request{Operation: store.OperationPrune}, nil, nil)
 }
 
-// Remove deletes one image.
+// Remove deletes one image or module.
 func (c *Client) Remove(ctx context.Context, digest [32]byte) error {
+	if err := os.Remove(c.modulePath(digest)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	_, err := c.request(ctx, store.Request{Operation: store.OperationRemove, Digest: digest}, nil, nil)
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/runnerd/image/manifest"
 	"colloid.net/runnerd/image/registry"
 	"colloid.net/runnerd/image/store"
 )
@@ -57,6 +58,20 @@ func (c *Client) modulePath(digest Digest) string {
 
 func (c *Client) openModule(digest Digest) (*os.File, error) {
 	return os.OpenFile(c.modulePath(digest), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+}
+
+// modules lists the modules that are here, as images without a name.
+func (c *Client) modules() (list []Image, err error) {
+	entries, err := os.ReadDir(filepath.Join(c.options.Directory, modulesName))
+	for _, entry := range entries {
+		digest, parseErr := manifest.ParseHex(strings.TrimPrefix(entry.Name(), "sha256-"))
+		info, infoErr := entry.Info()
+		if parseErr != nil || infoErr != nil || len(list) == store.ImagesMax {
+			continue // one that is being fetched
+		}
+		list = append(list, Image{Digest: digest, Size: info.Size(), Created: info.ModTime(), Architecture: "wasm"})
+	}
+	return list, err
 }
 
 // copyModule takes a module from a file of this host. It is copied while it is hashed, since whoever owns
