@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/podnet"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/record"
@@ -40,6 +41,8 @@ const (
 	sparePatience = 20 * time.Second
 	// spareRetry is the pause after one could not be made.
 	spareRetry = time.Minute
+	// expectEvery is well below the minute after which the process of images ends.
+	expectEvery = 20 * time.Second
 )
 
 // spare is a sandbox that waits for its instance.
@@ -52,6 +55,7 @@ type spare struct {
 	lease    podnet.Lease
 	group    string // "" = no control groups
 	cgroup   cgroup.Group
+	expected time.Time // when the images were told of it
 }
 
 // spares makes and keeps the spare of a host. Its methods may be called from any goroutine.
@@ -86,6 +90,19 @@ func (p *spares) settle() {
 	}
 	unfit := p.ready != nil && (!p.wanted || !p.fits(p.ready, p.settings, p.cell))
 	missing := p.wanted && p.ready == nil && !time.Now().Before(p.again)
+	if tired := p.ready != nil && !unfit && time.Since(p.ready.expected) > expectEvery; tired {
+		p.ready.expected = time.Now()
+		p.busy = true
+		again := p.ready
+		go func() {
+			p.expect(again)
+			p.mutex.Lock()
+			defer p.mutex.Unlock()
+			p.busy = false
+			p.settle()
+		}()
+		return
+	}
 	if !unfit && !missing {
 		return
 	}
@@ -157,7 +174,26 @@ func (p *spares) make(settings policy.Network, cell uint64) (s *spare, err error
 		Sandbox: &sandbox.Config{UIDBase: s.base, GIDBase: s.base, Count: sandbox.IDCount, Init: true,
 			NetworkNamespace: s.lease.Namespace},
 	})
+	if err == nil {
+		p.expect(s)
+	}
 	return s, err
+}
+
+// expect keeps the process awake that mounts roots, with what it can make ahead. It would end when it has no
+// work, and start with the next container.
+func (p *spares) expect(s *spare) {
+	if images, can := p.backend.images.(expecter); can {
+		ctx, cancel := context.WithTimeout(context.Background(), sparePatience)
+		defer cancel()
+		_ = images.Expect(ctx, image.IDRange{Base: s.base, Count: sandbox.IDCount})
+		s.expected = time.Now()
+	}
+}
+
+// expecter are images that can prepare for a mount.
+type expecter interface {
+	Expect(ctx context.Context, ids image.IDRange) error
 }
 
 // drop takes a spare away that nobody has taken over.

@@ -295,7 +295,7 @@ func TestPoolAgainstASet(t *testing.T) {
 				if err := p.drop(name); err != nil {
 					rt.Fatal(err)
 				}
-			} else if _, err := p.take(name, nil); (err != nil) && len(p.leases) != p.capacity() {
+			} else if _, err := p.take(name, "", nil); (err != nil) && len(p.leases) != p.capacity() {
 				rt.Fatalf("%d of %d: %v", len(p.leases), p.capacity(), err)
 			}
 			used := map[int]bool{}

@@ -143,7 +143,7 @@ func (n *Network) prepare(ctx context.Context, name string, request Request) (le
 			return lease, "", err
 		}
 	}
-	l, err := n.pool.take(name, ports)
+	l, err := n.pool.take(name, "", ports)
 	if err != nil {
 		return lease, "", errors.Join(err, n.downIfIdle())
 	}
@@ -242,8 +242,9 @@ func (n *Network) up() error {
 	return nil
 }
 
-// Publish gives a container its ports whose network Prepare has made without any.
-func (n *Network) Publish(name string, wanted []workload.Port) error {
+// Publish gives a network that Prepare has made without ports to a container, with its ports. It keeps the name
+// that it was made under; owner is what messages call it.
+func (n *Network) Publish(name, owner string, wanted []workload.Port) error {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	ports := published(wanted)
@@ -253,14 +254,14 @@ func (n *Network) Publish(name string, wanted []workload.Port) error {
 	if l, known := n.pool.leases[name]; !known || len(l.ports) > 0 {
 		return fmt.Errorf("%s has no network without ports", name)
 	}
-	if len(ports) == 0 {
-		return nil
-	}
 	if err := portsFree(ports); err != nil {
 		return err
 	}
-	if _, err := n.pool.take(name, ports); err != nil {
+	if _, err := n.pool.take(name, owner, ports); err != nil {
 		return err
+	}
+	if len(ports) == 0 || n.ready && publish(n.pool.bridge, n.pod(name)) == nil {
+		return nil
 	}
 	return n.applyRules()
 }
