@@ -42,6 +42,8 @@ type Network interface {
 	ResolverSocket(ipv6, stream bool) (*os.File, error)
 	// Allow lets containers reach ports of the host itself: those of its processes and modules.
 	Allow(ports []workload.Port) error
+	// Check repairs what others have taken away of it.
+	Check() (repaired bool, err error)
 	Close()
 }
 

@@ -45,6 +45,7 @@ type Supervisor struct {
 	attachments attachments
 	grants      *grants
 	spares      *spares         // nil = no containers
+	checking    bool            // the network is being looked at
 	allowing    bool            // a change of them is under way
 	allowed     []workload.Port // ports of the host that containers may reach
 }
@@ -137,6 +138,7 @@ func (s *Supervisor) loop() {
 			s.checkPolicy()
 			s.keepRecords()
 			s.lookForKills()
+			s.checkNetwork()
 		case <-s.quit:
 			s.end()
 			return

@@ -149,6 +149,47 @@ func (s *stage) consistent(round int) {
 	}
 }
 
+// TestRulesComeBack: whoever empties the firewall of the host does not open containers, or cut them off, for good.
+func TestRulesComeBack(t *testing.T) {
+	s := newStage(t)
+	l := s.prepare("a", workload.Port{Host: 8080, Container: 80})
+	s.serve(l.Namespace, "tcp", at(l.IPv4, 80))
+	s.serve("", "tcp", netip.MustParseAddrPort("0.0.0.0:90"))
+	inForce := func() {
+		t.Helper()
+		s.want(s.outside, "tcp", at(hostOutside4, 8080), netip.Addr{})
+		s.refused(l.Namespace, "tcp", at(hostOutside4, 90))
+	}
+	inForce()
+	if repaired, err := s.n.Check(); repaired || err != nil {
+		t.Fatalf("%v, %v although nobody did anything", repaired, err)
+	}
+	conn, err := nftables.New()
+	s.must(err)
+	for name, harm := range map[string]func(){
+		"all": conn.FlushRuleset,
+		"one chain": func() {
+			table := &nftables.Table{Name: "colloid", Family: nftables.TableFamilyINet}
+			conn.FlushChain(&nftables.Chain{Name: "input", Table: table})
+		},
+		"one table": func() {
+			conn.DelTable(&nftables.Table{Name: "colloid", Family: nftables.TableFamilyBridge})
+		},
+	} {
+		harm()
+		s.must(conn.Flush())
+		if repaired, err := s.n.Check(); !repaired || err != nil {
+			t.Fatalf("%s: %v, %v", name, repaired, err)
+		}
+		inForce()
+	}
+	s.must(s.n.Release("a"))
+	if repaired, err := s.n.Check(); repaired || err != nil {
+		t.Fatalf("%v, %v although there is no network", repaired, err)
+	}
+	s.empty()
+}
+
 // TestOtherTablesAndInterfacesAreLeftAlone: rules of the host's own stay in force and in place.
 func TestOtherTablesAndInterfacesAreLeftAlone(t *testing.T) {
 	s := newStage(t)

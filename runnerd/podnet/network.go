@@ -52,7 +52,8 @@ type Network struct {
 	pool  *pool
 	ipv6  bool            // the kernel has it
 	open  []workload.Port // of the host, for containers
-	ready bool            // bridge, rules and switches were put right since this runnerd started
+	made  map[chainName]int
+	ready bool // bridge, rules and switches were put right since this runnerd started
 
 	resolverMutex sync.Mutex // never held for long
 	resolver      resolver
@@ -332,6 +333,21 @@ func (n *Network) Allow(ports []workload.Port) error {
 		return nil
 	}
 	return n.applyRules()
+}
+
+// Check puts the rules in force again that somebody else has taken away, and reports whether it had to. It is
+// for calling every few seconds: containers without the rules reach the host, and nobody reaches them.
+func (n *Network) Check() (repaired bool, err error) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if !n.ready {
+		return false, nil
+	}
+	lost, err := n.rulesLost()
+	if err != nil || !lost {
+		return false, err
+	}
+	return true, n.applyRules()
 }
 
 // Close lets go of the resolver's sockets. The network stays.

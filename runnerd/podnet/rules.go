@@ -33,6 +33,13 @@ type rules struct {
 	open       []workload.Port
 	inet, link *nftables.Table
 	err        error
+	made       map[chainName]int // rules of each chain
+}
+
+// chainName names a chain of the two tables.
+type chainName struct {
+	family nftables.TableFamily
+	chain  string
 }
 
 // pod is a container as the rules see it.
@@ -52,7 +59,31 @@ func (n *Network) applyRules() error {
 	for _, name := range n.pool.names() {
 		r.pods = append(r.pods, n.pod(name))
 	}
-	return r.apply()
+	if err := r.apply(); err != nil {
+		return err
+	}
+	n.made = r.made
+	return nil
+}
+
+// rulesLost reports whether somebody has taken away rules that applyRules made, as "nft flush ruleset" does.
+// What was added or changed in place is not looked for.
+func (n *Network) rulesLost() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("talk to nf_tables: %w", err)
+	}
+	for name, count := range n.made {
+		table := &nftables.Table{Name: tableName(n.pool.bridge), Family: name.family}
+		rules, err := conn.GetRules(table, &nftables.Chain{Name: name.chain, Table: table})
+		if errors.Is(err, unix.ENOENT) || err == nil && len(rules) < count {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read the rules of table %s: %w", table.Name, err)
+		}
+	}
+	return false, nil
 }
 
 func (n *Network) pod(name string) pod {
@@ -68,7 +99,7 @@ func (r *rules) apply() error {
 	if err != nil {
 		return fmt.Errorf("talk to nf_tables: %w", err)
 	}
-	r.conn = conn
+	r.conn, r.made = conn, map[chainName]int{}
 	r.inet = r.table(nftables.TableFamilyINet)
 	r.link = r.table(nftables.TableFamilyBridge)
 	r.sources()
@@ -127,6 +158,7 @@ func (r *rules) rule(c *nftables.Chain, parts ...[]expr.Any) {
 	for _, part := range parts {
 		list = append(list, part...)
 	}
+	r.made[chainName{c.Table.Family, c.Name}]++
 	r.conn.AddRule(&nftables.Rule{Table: c.Table, Chain: c, Exprs: list})
 }
 
