@@ -28,8 +28,8 @@ import (
 // A spare has a seat: a name of its own under which it has ids, a lease and a control group. An instance that took
 // it over keeps them under that name, which is in its record, until it ends; nothing goes back to be used again.
 // There is one spare at a time, because it costs some megabytes of memory and an address. A second start within
-// the tenth of a second or so that making one takes is a cold one, as is each further start of an instance, which
-// has ids of its own by then and waited for its back-off anyway.
+// the tenth of a second or so that making one takes is a cold one, as is that of an instance that has had ids of its
+// own before, and that of one with volumes: their files would have to be given to other ids at each start.
 //
 // A spare ends with its runnerd. The next one removes what is left of its seat.
 
@@ -299,7 +299,7 @@ func (s *Supervisor) keepSpare() {
 // useSpare gives an instance that is about to start the spare, if it is one that can have it.
 func (s *Supervisor) useSpare(i *instance, j *launchJob) {
 	if s.spares == nil || i.spec.Runtime != workload.RuntimeOCI || j.permit.Containers.Runtime != "" ||
-		s.spares.backend.ids.Has(i.id.String()) {
+		len(i.spec.Volumes) > 0 || s.spares.backend.ids.Has(i.id.String()) {
 		return
 	}
 	taken := s.spares.take(j.permit.Containers.Network, i.cell)

@@ -149,6 +149,40 @@ func (s *stage) consistent(round int) {
 	}
 }
 
+// TestPublishedLater: a network that was made ahead becomes a container's with its ports, and stays so.
+func TestPublishedLater(t *testing.T) {
+	s := newStage(t)
+	l := s.prepare("ahead")
+	s.serve(l.Namespace, "tcp", at(l.IPv4, 80))
+	s.serve(l.Namespace, "tcp", at(l.IPv6, 80))
+	s.refused(s.outside, "tcp", at(hostOutside4, 8080))
+	port := workload.Port{Host: 8080, Container: 80}
+	s.must(s.n.Publish("ahead", "web-0", []workload.Port{port}))
+	open := func() {
+		t.Helper()
+		s.want(s.outside, "tcp", at(hostOutside4, 8080), netip.Addr{})
+		s.want(s.outside, "tcp", at(hostOutside6, 8080), netip.Addr{})
+		s.want("", "tcp", netip.MustParseAddrPort("127.0.0.1:8080"), netip.Addr{})
+	}
+	open()
+	if err := s.n.Publish("ahead", "web-1", []workload.Port{port}); err == nil {
+		t.Error("it was given away twice")
+	}
+	if err := s.n.Publish("absent", "web-1", nil); err == nil {
+		t.Error("a network that is not there was given away")
+	}
+	s.n.Close()
+	s.open()
+	s.must(s.n.Retain([]string{"ahead"}))
+	open()
+	_, err := s.n.Prepare(context.Background(), "second", Request{Cell: 7, Ports: []workload.Port{port}})
+	if err == nil || !strings.Contains(err.Error(), "is published by container web-0 of") {
+		t.Errorf("%v", err)
+	}
+	s.must(s.n.Release("ahead"))
+	s.empty()
+}
+
 // TestRulesComeBack: whoever empties the firewall of the host does not open containers, or cut them off, for good.
 func TestRulesComeBack(t *testing.T) {
 	s := newStage(t)

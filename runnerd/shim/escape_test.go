@@ -87,7 +87,13 @@ func (b *box) makeNode(path string, kind uint32, device uint64) {
 
 func TestF138_TheWorldInside(t *testing.T) {
 	t.Parallel()
+	t.Run("cold", func(t *testing.T) { theWorldInside(t, false) })
+	t.Run("prepared", func(t *testing.T) { theWorldInside(t, true) })
+}
+
+func theWorldInside(t *testing.T, spare bool) {
 	b := newBox(t)
+	b.spare = spare
 	output := b.run("sh", "-c", `echo host $(hostname); echo pwd $(pwd); ls /dev | tr '\n' ' '; echo;
 		echo fds $(ls /proc/self/fd | tr '\n' ' '); grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status;
 		echo processes $(ls -d /proc/[0-9]* | wc -l); ip -o link; cat /proc/self/mountinfo; echo map $(cat /proc/self/uid_map)`)
@@ -117,7 +123,13 @@ func TestF138_TheWorldInside(t *testing.T) {
 
 func TestF138_NamespacesAreItsOwn(t *testing.T) {
 	t.Parallel()
+	t.Run("cold", func(t *testing.T) { namespacesAreItsOwn(t, false) })
+	t.Run("prepared", func(t *testing.T) { namespacesAreItsOwn(t, true) })
+}
+
+func namespacesAreItsOwn(t *testing.T, spare bool) {
 	b := newBox(t)
+	b.spare = spare
 	if err := b.start(); err != nil {
 		t.Fatal(err)
 	}
