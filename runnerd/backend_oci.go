@@ -31,8 +31,8 @@ type Images interface {
 type Network interface {
 	// Prepare makes the network of an instance, or finds it as it was made before.
 	Prepare(ctx context.Context, name string, request podnet.Request) (podnet.Lease, error)
-	// Publish gives ports to a network that Prepare made without any.
-	Publish(name string, ports []workload.Port) error
+	// Publish gives a network that Prepare made without ports to an instance, the owner.
+	Publish(name, owner string, ports []workload.Port) error
 	// Release takes it away; there need not be one. It may be called by a later runnerd.
 	Release(name string) error
 	// Retain takes away what no instance of these has.
@@ -42,6 +42,8 @@ type Network interface {
 	ResolverSocket(ipv6, stream bool) (*os.File, error)
 	// Allow lets containers reach ports of the host itself: those of its processes and modules.
 	Allow(ports []workload.Port) error
+	// Check repairs what others have taken away of it.
+	Check() (repaired bool, err error)
 	Close()
 }
 
@@ -160,7 +162,7 @@ func (b *ociBackend) join(ctx context.Context, j *launchJob) (podnet.Lease, erro
 	var lease podnet.Lease
 	var err error
 	if j.spare != nil {
-		lease, err = j.spare.lease, b.network.Publish(j.spare.seat, j.spec.Ports)
+		lease, err = j.spare.lease, b.network.Publish(j.spare.seat, j.id.String(), j.spec.Ports)
 	} else {
 		lease, err = b.network.Prepare(ctx, j.id.String(),
 			podnet.Request{Settings: settings, Cell: j.cell, Ports: j.spec.Ports})

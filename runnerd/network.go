@@ -57,6 +57,23 @@ func (s *Supervisor) retainNetworks() {
 	}
 }
 
+// checkNetwork looks in the background whether the rules of the network are still there.
+func (s *Supervisor) checkNetwork() {
+	if s.options.Network == nil || s.checking {
+		return
+	}
+	s.checking = true
+	go func() {
+		defer s.post(func() { s.checking = false })
+		switch repaired, err := s.options.Network.Check(); {
+		case err != nil:
+			s.options.Log.Printf("cannot look after the network of containers: %v", err)
+		case repaired:
+			s.options.Log.Print("somebody has removed rules of the network of containers from the firewall: they are in force again")
+		}
+	}()
+}
+
 // networkMessage is what meshd has to know of the network.
 func (s *Supervisor) networkMessage() *message.Network {
 	m := &message.Network{}

@@ -147,7 +147,8 @@ func TestF158_ContainersHaveANetwork(t *testing.T) {
 		client.Stop(id, 0)
 		client.AwaitGone(id)
 	}
-	if links, _ := netlink.LinkList(); len(links) != 1 || len(c.mounts()) != 0 {
-		t.Errorf("left: %d interfaces, mounts %v", len(links), c.mounts())
-	}
+	eventually(t, "the end of the network", func() bool { // a prepared sandbox goes a moment later
+		links, _ := netlink.LinkList()
+		return len(links) == 1 && len(c.mounts()) == 0
+	})
 }

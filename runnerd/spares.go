@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"colloid.net/runnerd/cgroup"
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/podnet"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/record"
@@ -27,8 +28,8 @@ import (
 // A spare has a seat: a name of its own under which it has ids, a lease and a control group. An instance that took
 // it over keeps them under that name, which is in its record, until it ends; nothing goes back to be used again.
 // There is one spare at a time, because it costs some megabytes of memory and an address. A second start within
-// the tenth of a second or so that making one takes is a cold one, as is each further start of an instance, which
-// has ids of its own by then and waited for its back-off anyway.
+// the tenth of a second or so that making one takes is a cold one, as is that of an instance that has had ids of its
+// own before, and that of one with volumes: their files would have to be given to other ids at each start.
 //
 // A spare ends with its runnerd. The next one removes what is left of its seat.
 
@@ -40,6 +41,8 @@ const (
 	sparePatience = 20 * time.Second
 	// spareRetry is the pause after one could not be made.
 	spareRetry = time.Minute
+	// expectEvery is well below the minute after which the process of images ends.
+	expectEvery = 20 * time.Second
 )
 
 // spare is a sandbox that waits for its instance.
@@ -52,6 +55,7 @@ type spare struct {
 	lease    podnet.Lease
 	group    string // "" = no control groups
 	cgroup   cgroup.Group
+	expected time.Time // when the images were told of it
 }
 
 // spares makes and keeps the spare of a host. Its methods may be called from any goroutine.
@@ -86,6 +90,19 @@ func (p *spares) settle() {
 	}
 	unfit := p.ready != nil && (!p.wanted || !p.fits(p.ready, p.settings, p.cell))
 	missing := p.wanted && p.ready == nil && !time.Now().Before(p.again)
+	if tired := p.ready != nil && !unfit && time.Since(p.ready.expected) > expectEvery; tired {
+		p.ready.expected = time.Now()
+		p.busy = true
+		again := p.ready
+		go func() {
+			p.expect(again)
+			p.mutex.Lock()
+			defer p.mutex.Unlock()
+			p.busy = false
+			p.settle()
+		}()
+		return
+	}
 	if !unfit && !missing {
 		return
 	}
@@ -157,7 +174,26 @@ func (p *spares) make(settings policy.Network, cell uint64) (s *spare, err error
 		Sandbox: &sandbox.Config{UIDBase: s.base, GIDBase: s.base, Count: sandbox.IDCount, Init: true,
 			NetworkNamespace: s.lease.Namespace},
 	})
+	if err == nil {
+		p.expect(s)
+	}
 	return s, err
+}
+
+// expect keeps the process awake that mounts roots, with what it can make ahead. It would end when it has no
+// work, and start with the next container.
+func (p *spares) expect(s *spare) {
+	if images, can := p.backend.images.(expecter); can {
+		ctx, cancel := context.WithTimeout(context.Background(), sparePatience)
+		defer cancel()
+		_ = images.Expect(ctx, image.IDRange{Base: s.base, Count: sandbox.IDCount})
+		s.expected = time.Now()
+	}
+}
+
+// expecter are images that can prepare for a mount.
+type expecter interface {
+	Expect(ctx context.Context, ids image.IDRange) error
 }
 
 // drop takes a spare away that nobody has taken over.
@@ -263,7 +299,7 @@ func (s *Supervisor) keepSpare() {
 // useSpare gives an instance that is about to start the spare, if it is one that can have it.
 func (s *Supervisor) useSpare(i *instance, j *launchJob) {
 	if s.spares == nil || i.spec.Runtime != workload.RuntimeOCI || j.permit.Containers.Runtime != "" ||
-		s.spares.backend.ids.Has(i.id.String()) {
+		len(i.spec.Volumes) > 0 || s.spares.backend.ids.Has(i.id.String()) {
 		return
 	}
 	taken := s.spares.take(j.permit.Containers.Network, i.cell)

@@ -72,14 +72,18 @@ func BenchmarkContainerStart(b *testing.B) {
 		id := client.Start("spread.bench", slot, spec)
 		client.Until("a process", func() bool { return client.Locked(id).GetPid() != 0 })
 		took := time.Since(began)
+		if slot == 0 { // the host has a container all the time
+			return took
+		}
 		client.Stop(id, 0)
 		client.AwaitGone(id)
-		time.Sleep(100 * time.Millisecond)
 		return took
 	}
 	start(0)
+	pause, _ := time.ParseDuration(os.Getenv("PAUSE"))
 	var times []time.Duration
 	for n := range b.N {
+		time.Sleep(pause)
 		times = append(times, start(uint32(n+1)))
 	}
 	slices.Sort(times)

@@ -47,6 +47,7 @@ type Supervisor struct {
 	blobs       blobRequests
 	grants      *grants
 	spares      *spares         // nil = no containers
+	checking    bool            // the network is being looked at
 	allowing    bool            // a change of them is under way
 	allowed     []workload.Port // ports of the host that containers may reach
 }
@@ -140,6 +141,7 @@ func (s *Supervisor) loop() {
 			s.keepRecords()
 			s.writeAgain()
 			s.lookForKills()
+			s.checkNetwork()
 		case <-s.quit:
 			s.end()
 			return

@@ -215,6 +215,13 @@ func (c *Client) Mount(ctx context.Context, name string, digest [32]byte, ids ID
 	return reply.Path, err
 }
 
+// Expect says that a root with these ids will be wanted soon: what can be made ahead is, and the process that
+// mounts roots is there. It is no error that changes anything.
+func (c *Client) Expect(ctx context.Context, ids IDRange) error {
+	_, err := c.request(ctx, store.Request{Operation: store.OperationExpect, IDs: ids}, nil, nil)
+	return err
+}
+
 // Unmount takes a root away with everything that was written to it. There need not be one.
 func (c *Client) Unmount(ctx context.Context, name string) error {
 	_, err := c.request(ctx, store.Request{Operation: store.OperationUnmount, Name: name}, nil, nil)

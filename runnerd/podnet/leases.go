@@ -1,6 +1,7 @@
 package podnet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +24,7 @@ import (
 type lease struct {
 	number int // of its addresses in the ranges
 	ports  []workload.Port
+	owner  string // the container that has it, if it was made under another name; "" = the name
 }
 
 // pool is the durable part of a network.
@@ -105,16 +107,19 @@ func (p *pool) parse(r record.Record) (err error) {
 	return nil
 }
 
-// parseLease reads "NUMBER NAME HOST:CONTAINER/PROTOCOL ...".
+// parseLease reads "NUMBER NAME HOST:CONTAINER/PROTOCOL ... =OWNER", where the last may be absent.
 func parseLease(text string) (name string, l lease, err error) {
 	words := strings.Fields(text)
-	if len(words) < 2 || len(words) > 2+PortsMax {
+	if len(words) < 2 || len(words) > 3+PortsMax {
 		return "", l, errors.New("malformed")
 	}
 	if l.number, err = strconv.Atoi(words[0]); err != nil || l.number < 2 || l.number > LeasesMax+1 {
 		return "", l, errors.New("number out of range")
 	}
-	for _, word := range words[2:] {
+	if owner, named := strings.CutPrefix(words[len(words)-1], "="); named {
+		l.owner, words = owner, words[:len(words)-1]
+	}
+	for _, word := range words[min(2, len(words)):] {
 		var port workload.Port
 		if _, err := fmt.Sscanf(word, "%d:%d/%d", &port.Host, &port.Container, &port.Protocol); err != nil {
 			return "", l, err
@@ -138,6 +143,9 @@ func (p *pool) save() error {
 		for _, port := range l.ports {
 			text += fmt.Sprintf(" %d:%d/%d", port.Host, port.Container, port.Protocol)
 		}
+		if l.owner != "" {
+			text += " =" + l.owner
+		}
 		r.Add("lease", text)
 	}
 	if err := record.Keep(p.path, r); err != nil {
@@ -158,10 +166,10 @@ func (p *pool) names() []string {
 
 func (p *pool) capacity() int { return min(capacity(p.ipv4), capacity(p.ipv6)) }
 
-// take gives a container its lease, the same one each time until drop.
-func (p *pool) take(name string, ports []workload.Port) (lease, error) {
+// take gives a container its lease, the same one each time until drop. Owner is what it is called, if not name.
+func (p *pool) take(name, owner string, ports []workload.Port) (lease, error) {
 	l, known := p.leases[name]
-	if known && slices.Equal(l.ports, ports) {
+	if known && slices.Equal(l.ports, ports) && l.owner == owner {
 		return l, nil
 	}
 	if err := p.checkPorts(name, ports); err != nil {
@@ -176,7 +184,7 @@ func (p *pool) take(name string, ports []workload.Port) (lease, error) {
 		p.next = l.number + 1
 	}
 	old := l
-	l.ports = slices.Clone(ports)
+	l.ports, l.owner = slices.Clone(ports), owner
 	p.leases[name] = l
 	if err := p.save(); err != nil {
 		p.next = before
@@ -221,7 +229,7 @@ func (p *pool) checkPorts(name string, ports []workload.Port) error {
 			for _, port := range ports {
 				if port.Host == taken.Host && port.Protocol == taken.Protocol {
 					return fmt.Errorf("port %d/%s is published by container %s of this host", port.Host,
-						protocolName(port.Protocol), other)
+						protocolName(port.Protocol), cmp.Or(p.leases[other].owner, other))
 				}
 			}
 		}

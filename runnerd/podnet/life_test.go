@@ -149,6 +149,81 @@ func (s *stage) consistent(round int) {
 	}
 }
 
+// TestPublishedLater: a network that was made ahead becomes a container's with its ports, and stays so.
+func TestPublishedLater(t *testing.T) {
+	s := newStage(t)
+	l := s.prepare("ahead")
+	s.serve(l.Namespace, "tcp", at(l.IPv4, 80))
+	s.serve(l.Namespace, "tcp", at(l.IPv6, 80))
+	s.refused(s.outside, "tcp", at(hostOutside4, 8080))
+	port := workload.Port{Host: 8080, Container: 80}
+	s.must(s.n.Publish("ahead", "web-0", []workload.Port{port}))
+	open := func() {
+		t.Helper()
+		s.want(s.outside, "tcp", at(hostOutside4, 8080), netip.Addr{})
+		s.want(s.outside, "tcp", at(hostOutside6, 8080), netip.Addr{})
+		s.want("", "tcp", netip.MustParseAddrPort("127.0.0.1:8080"), netip.Addr{})
+	}
+	open()
+	if err := s.n.Publish("ahead", "web-1", []workload.Port{port}); err == nil {
+		t.Error("it was given away twice")
+	}
+	if err := s.n.Publish("absent", "web-1", nil); err == nil {
+		t.Error("a network that is not there was given away")
+	}
+	s.n.Close()
+	s.open()
+	s.must(s.n.Retain([]string{"ahead"}))
+	open()
+	_, err := s.n.Prepare(context.Background(), "second", Request{Cell: 7, Ports: []workload.Port{port}})
+	if err == nil || !strings.Contains(err.Error(), "is published by container web-0 of") {
+		t.Errorf("%v", err)
+	}
+	s.must(s.n.Release("ahead"))
+	s.empty()
+}
+
+// TestRulesComeBack: whoever empties the firewall of the host does not open containers, or cut them off, for good.
+func TestRulesComeBack(t *testing.T) {
+	s := newStage(t)
+	l := s.prepare("a", workload.Port{Host: 8080, Container: 80})
+	s.serve(l.Namespace, "tcp", at(l.IPv4, 80))
+	s.serve("", "tcp", netip.MustParseAddrPort("0.0.0.0:90"))
+	inForce := func() {
+		t.Helper()
+		s.want(s.outside, "tcp", at(hostOutside4, 8080), netip.Addr{})
+		s.refused(l.Namespace, "tcp", at(hostOutside4, 90))
+	}
+	inForce()
+	if repaired, err := s.n.Check(); repaired || err != nil {
+		t.Fatalf("%v, %v although nobody did anything", repaired, err)
+	}
+	conn, err := nftables.New()
+	s.must(err)
+	for name, harm := range map[string]func(){
+		"all": conn.FlushRuleset,
+		"one chain": func() {
+			table := &nftables.Table{Name: "colloid", Family: nftables.TableFamilyINet}
+			conn.FlushChain(&nftables.Chain{Name: "input", Table: table})
+		},
+		"one table": func() {
+			conn.DelTable(&nftables.Table{Name: "colloid", Family: nftables.TableFamilyBridge})
+		},
+	} {
+		harm()
+		s.must(conn.Flush())
+		if repaired, err := s.n.Check(); !repaired || err != nil {
+			t.Fatalf("%s: %v, %v", name, repaired, err)
+		}
+		inForce()
+	}
+	s.must(s.n.Release("a"))
+	if repaired, err := s.n.Check(); repaired || err != nil {
+		t.Fatalf("%v, %v although there is no network", repaired, err)
+	}
+	s.empty()
+}
+
 // TestOtherTablesAndInterfacesAreLeftAlone: rules of the host's own stay in force and in place.
 func TestOtherTablesAndInterfacesAreLeftAlone(t *testing.T) {
 	s := newStage(t)
@@ -295,7 +370,7 @@ func TestPoolAgainstASet(t *testing.T) {
 				if err := p.drop(name); err != nil {
 					rt.Fatal(err)
 				}
-			} else if _, err := p.take(name, nil); (err != nil) && len(p.leases) != p.capacity() {
+			} else if _, err := p.take(name, "", nil); (err != nil) && len(p.leases) != p.capacity() {
 				rt.Fatalf("%d of %d: %v", len(p.leases), p.capacity(), err)
 			}
 			used := map[int]bool{}

@@ -265,7 +265,14 @@ func awaitCarriers(bridge, port, namespace string) {
 	deadline := time.Now().Add(carrierPatience)
 	await := func(name string) {
 		for ; time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			if link, err := netlink.LinkByName(name); err != nil || link.Attrs().OperState == netlink.OperUp {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return
+			}
+			if link.Attrs().OperState == netlink.OperUp {
+				// The kernel shows the state a moment before the interface sends, and a bridge's port a moment
+				// before it forwards, all under one lock. This takes it, so it returns when that is done.
+				_ = netlink.LinkSetUp(link)
 				return
 			}
 		}

@@ -52,7 +52,8 @@ type Network struct {
 	pool  *pool
 	ipv6  bool            // the kernel has it
 	open  []workload.Port // of the host, for containers
-	ready bool            // bridge, rules and switches were put right since this runnerd started
+	made  map[chainName]int
+	ready bool // bridge, rules and switches were put right since this runnerd started
 
 	resolverMutex sync.Mutex // never held for long
 	resolver      resolver
@@ -143,7 +144,7 @@ func (n *Network) prepare(ctx context.Context, name string, request Request) (le
 			return lease, "", err
 		}
 	}
-	l, err := n.pool.take(name, ports)
+	l, err := n.pool.take(name, "", ports)
 	if err != nil {
 		return lease, "", errors.Join(err, n.downIfIdle())
 	}
@@ -242,8 +243,9 @@ func (n *Network) up() error {
 	return nil
 }
 
-// Publish gives a container its ports whose network Prepare has made without any.
-func (n *Network) Publish(name string, wanted []workload.Port) error {
+// Publish gives a network that Prepare has made without ports to a container, with its ports. It keeps the name
+// that it was made under; owner is what messages call it.
+func (n *Network) Publish(name, owner string, wanted []workload.Port) error {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	ports := published(wanted)
@@ -253,14 +255,14 @@ func (n *Network) Publish(name string, wanted []workload.Port) error {
 	if l, known := n.pool.leases[name]; !known || len(l.ports) > 0 {
 		return fmt.Errorf("%s has no network without ports", name)
 	}
-	if len(ports) == 0 {
-		return nil
-	}
 	if err := portsFree(ports); err != nil {
 		return err
 	}
-	if _, err := n.pool.take(name, ports); err != nil {
+	if _, err := n.pool.take(name, owner, ports); err != nil {
 		return err
+	}
+	if len(ports) == 0 || n.ready && publish(n.pool.bridge, n.pod(name)) == nil {
+		return nil
 	}
 	return n.applyRules()
 }
@@ -331,6 +333,21 @@ func (n *Network) Allow(ports []workload.Port) error {
 		return nil
 	}
 	return n.applyRules()
+}
+
+// Check puts the rules in force again that somebody else has taken away, and reports whether it had to. It is
+// for calling every few seconds: containers without the rules reach the host, and nobody reaches them.
+func (n *Network) Check() (repaired bool, err error) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if !n.ready {
+		return false, nil
+	}
+	lost, err := n.rulesLost()
+	if err != nil || !lost {
+		return false, err
+	}
+	return true, n.applyRules()
 }
 
 // Close lets go of the resolver's sockets. The network stays.

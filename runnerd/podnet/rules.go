@@ -33,6 +33,13 @@ type rules struct {
 	open       []workload.Port
 	inet, link *nftables.Table
 	err        error
+	made       map[chainName]int // rules of each chain
+}
+
+// chainName names a chain of the two tables.
+type chainName struct {
+	family nftables.TableFamily
+	chain  string
 }
 
 // pod is a container as the rules see it.
@@ -50,13 +57,41 @@ const elementsAtOnce = 400
 func (n *Network) applyRules() error {
 	r := &rules{bridge: n.pool.bridge, ipv4: n.pool.ipv4, ipv6: n.pool.ipv6, withIPv6: n.ipv6, open: n.open}
 	for _, name := range n.pool.names() {
-		l := n.pool.leases[name]
-		r.pods = append(r.pods, pod{
-			port: portName(n.pool.bridge, name), mac: macOf(addressOf(n.pool.ipv4, l.number)),
-			ipv4: addressOf(n.pool.ipv4, l.number), ipv6: addressOf(n.pool.ipv6, l.number), ports: l.ports,
-		})
+		r.pods = append(r.pods, n.pod(name))
 	}
-	return r.apply()
+	if err := r.apply(); err != nil {
+		return err
+	}
+	n.made = r.made
+	return nil
+}
+
+// rulesLost reports whether somebody has taken away rules that applyRules made, as "nft flush ruleset" does.
+// What was added or changed in place is not looked for.
+func (n *Network) rulesLost() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("talk to nf_tables: %w", err)
+	}
+	for name, count := range n.made {
+		table := &nftables.Table{Name: tableName(n.pool.bridge), Family: name.family}
+		rules, err := conn.GetRules(table, &nftables.Chain{Name: name.chain, Table: table})
+		if errors.Is(err, unix.ENOENT) || err == nil && len(rules) < count {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read the rules of table %s: %w", table.Name, err)
+		}
+	}
+	return false, nil
+}
+
+func (n *Network) pod(name string) pod {
+	l := n.pool.leases[name]
+	return pod{
+		port: portName(n.pool.bridge, name), mac: macOf(addressOf(n.pool.ipv4, l.number)),
+		ipv4: addressOf(n.pool.ipv4, l.number), ipv6: addressOf(n.pool.ipv6, l.number), ports: l.ports,
+	}
 }
 
 func (r *rules) apply() error {
@@ -64,7 +99,7 @@ func (r *rules) apply() error {
 	if err != nil {
 		return fmt.Errorf("talk to nf_tables: %w", err)
 	}
-	r.conn = conn
+	r.conn, r.made = conn, map[chainName]int{}
 	r.inet = r.table(nftables.TableFamilyINet)
 	r.link = r.table(nftables.TableFamilyBridge)
 	r.sources()
@@ -123,19 +158,14 @@ func (r *rules) rule(c *nftables.Chain, parts ...[]expr.Any) {
 	for _, part := range parts {
 		list = append(list, part...)
 	}
+	r.made[chainName{c.Table.Family, c.Name}]++
 	r.conn.AddRule(&nftables.Rule{Table: c.Table, Chain: c, Exprs: list})
 }
 
 // set adds a set or, with a data type, a map.
 func (r *rules) set(t *nftables.Table, name string, elements []nftables.SetElement, data *nftables.SetDatatype,
 	key ...nftables.SetDatatype) *nftables.Set {
-	s := &nftables.Set{Table: t, Name: name, KeyType: key[0]}
-	if len(key) > 1 {
-		s.KeyType, s.Concatenation = nftables.MustConcatSetType(key...), true
-	}
-	if data != nil {
-		s.IsMap, s.DataType = true, *data
-	}
+	s := describeSet(t, name, data, key...)
 	first := elements[:min(len(elements), elementsAtOnce)]
 	if err := r.conn.AddSet(s, first); err != nil {
 		r.err = errors.Join(r.err, err)
@@ -148,6 +178,55 @@ func (r *rules) set(t *nftables.Table, name string, elements []nftables.SetEleme
 		rest = rest[len(part):]
 	}
 	return s
+}
+
+func describeSet(t *nftables.Table, name string, data *nftables.SetDatatype, key ...nftables.SetDatatype) *nftables.Set {
+	s := &nftables.Set{Table: t, Name: name, KeyType: key[0]}
+	if len(key) > 1 {
+		s.KeyType, s.Concatenation = nftables.MustConcatSetType(key...), true
+	}
+	if data != nil {
+		s.IsMap, s.DataType = true, *data
+	}
+	return s
+}
+
+// Names of the maps of published ports.
+const published4, published6 = "published4", "published6"
+
+// Types of their values.
+var (
+	publishedData4 = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
+	publishedData6 = nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInetService)
+)
+
+// published are the elements of both maps for the ports of a container.
+func (p *pod) published() (four, six []nftables.SetElement) {
+	for _, port := range p.ports {
+		key := join(padded([]byte{protocolNumber(port.Protocol)}), padded(portBytes(port.Host)))
+		target := padded(portBytes(port.Container))
+		four = append(four, nftables.SetElement{Key: key, Val: join(p.ipv4.AsSlice(), target)})
+		six = append(six, nftables.SetElement{Key: key, Val: join(p.ipv6.AsSlice(), target)})
+	}
+	return four, six
+}
+
+// publish adds the ports of one container to rules that are in force and know it otherwise: a small part of the
+// work of replacing all. Rules that somebody has taken away are an error.
+func publish(bridge string, p pod) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("talk to nf_tables: %w", err)
+	}
+	table := &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyINet}
+	key := []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
+	four, six := p.published()
+	err = errors.Join(conn.SetAddElements(describeSet(table, published4, &publishedData4, key...), four),
+		conn.SetAddElements(describeSet(table, published6, &publishedData6, key...), six))
+	if err != nil {
+		return err
+	}
+	return conn.Flush()
 }
 
 // sources is the table of family bridge: what a container sends must come from its own addresses, be IP or
@@ -206,17 +285,11 @@ const (
 func (r *rules) translation() {
 	var four, six []nftables.SetElement
 	for _, p := range r.pods {
-		for _, port := range p.ports {
-			key := join(padded([]byte{protocolNumber(port.Protocol)}), padded(portBytes(port.Host)))
-			target := padded(portBytes(port.Container))
-			four = append(four, nftables.SetElement{Key: key, Val: join(p.ipv4.AsSlice(), target)})
-			six = append(six, nftables.SetElement{Key: key, Val: join(p.ipv6.AsSlice(), target)})
-		}
+		more4, more6 := p.published()
+		four, six = append(four, more4...), append(six, more6...)
 	}
-	data4 := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
-	data6 := nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInetService)
-	map4 := r.set(r.inet, "published4", four, &data4, nftables.TypeInetProto, nftables.TypeInetService)
-	map6 := r.set(r.inet, "published6", six, &data6, nftables.TypeInetProto, nftables.TypeInetService)
+	map4 := r.set(r.inet, published4, four, &publishedData4, nftables.TypeInetProto, nftables.TypeInetService)
+	map6 := r.set(r.inet, published6, six, &publishedData6, nftables.TypeInetProto, nftables.TypeInetService)
 	for name, hook := range map[string]*nftables.ChainHook{
 		"from_outside": nftables.ChainHookPrerouting, "from_host": nftables.ChainHookOutput,
 	} {

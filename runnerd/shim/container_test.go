@@ -75,7 +75,7 @@ func newBox(t testing.TB) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{t: t, spare: os.Getenv("SPARE") != ""}
+	b := &box{t: t}
 	t.Cleanup(func() { b.kill(); os.RemoveAll(directory) })
 	base := 0x7f000000 + bases.Add(1)<<16
 	rootfs := filepath.Join(directory, "root")

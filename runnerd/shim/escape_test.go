@@ -21,30 +21,79 @@ import (
 func TestF138_EscapesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, user := range []string{"root", "app"} {
-		b := newBox(t)
-		b.config.Sandbox.User = user
-		output := b.run("/escape", "try")
-		if strings.Contains(output, "ESCAPED") || strings.Count(output, "refused: ") < 60 {
-			t.Errorf("as %s:\n%s", user, output)
+		t.Run(user, func(t *testing.T) { tryEscapes(t, user, false) })
+		t.Run(user+" in a prepared sandbox", func(t *testing.T) { tryEscapes(t, user, true) })
+	}
+}
+
+// tryEscapes runs the checklist. The root and a volume hold device nodes that anybody may open by their modes.
+func tryEscapes(t *testing.T, user string, spare bool) {
+	b := newBox(t)
+	b.spare = spare
+	b.config.Sandbox.User = user
+	volume := filepath.Join(b.config.Directory, "volume")
+	if err := os.Mkdir(volume, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.config.Sandbox.Mounts = []sandbox.Mount{{Source: volume, Target: "/volume"}}
+	root := b.config.Sandbox.Rootfs
+	for path, device := range map[string]uint64{root + "/node": unix.Mkdev(1, 5), volume + "/node": unix.Mkdev(1, 5)} {
+		b.makeNode(path, unix.S_IFCHR, device)
+	}
+	b.makeNode(root+"/disk", unix.S_IFBLK, unix.Mkdev(254, 0))
+	if file, err := os.Open(root + "/node"); err != nil {
+		t.Skipf("needs a directory for temporary files on which devices can be opened: %v", err)
+	} else {
+		file.Close()
+	}
+	output := b.run("/escape", "try")
+	if strings.Contains(output, "ESCAPED") || strings.Count(output, "refused: ") < 60 {
+		t.Errorf("as %s:\n%s", user, output)
+	}
+	// The answer must be the filter's or the capability's, not an accident of the attempt.
+	for _, name := range []string{"mount", "ptrace init", "bpf", "keyctl", "io_uring", "setns", "chroot",
+		"module", "reboot", "unshare user", "clone user", "raw socket", "userfaultfd", "perf", "mknod block"} {
+		if !strings.Contains(output, "refused: "+name+": operation not permitted\n") {
+			t.Errorf("as %s: %s is not answered by EPERM:\n%s", user, name, output)
 		}
-		// The answer must be the filter's or the capability's, not an accident of the attempt.
-		for _, name := range []string{"mount", "ptrace init", "bpf", "keyctl", "io_uring", "setns", "chroot",
-			"module", "reboot", "unshare user", "clone user", "raw socket", "userfaultfd", "perf", "mknod block"} {
-			if !strings.Contains(output, "refused: "+name+": operation not permitted\n") {
-				t.Errorf("as %s: %s is not answered by EPERM:\n%s", user, name, output)
-			}
+	}
+	for _, name := range []string{"clone3", "new number"} {
+		if !strings.Contains(output, "refused: "+name+": function not implemented\n") {
+			t.Errorf("as %s: %s is not answered by ENOSYS", user, name)
 		}
-		for _, name := range []string{"clone3", "new number"} {
-			if !strings.Contains(output, "refused: "+name+": function not implemented\n") {
-				t.Errorf("as %s: %s is not answered by ENOSYS", user, name)
-			}
+	}
+	// Every mount but /dev is made nodev, and a user namespace may make no node that opens.
+	for _, name := range []string{"device open", "device write", "device mount", "device disk"} {
+		if !strings.Contains(output, "refused: "+name+": permission denied\n") {
+			t.Errorf("as %s: %s is not answered by EACCES:\n%s", user, name, output)
 		}
+	}
+}
+
+// makeNode makes a device node that belongs to the container and that everybody may open.
+func (b *box) makeNode(path string, kind uint32, device uint64) {
+	b.t.Helper()
+	err := unix.Mknod(path, kind|0o666, int(device))
+	if err == nil {
+		err = os.Chmod(path, 0o666)
+	}
+	if err == nil {
+		err = os.Lchown(path, int(b.config.Sandbox.UIDBase), int(b.config.Sandbox.GIDBase))
+	}
+	if err != nil {
+		b.t.Fatal(err)
 	}
 }
 
 func TestF138_TheWorldInside(t *testing.T) {
 	t.Parallel()
+	t.Run("cold", func(t *testing.T) { theWorldInside(t, false) })
+	t.Run("prepared", func(t *testing.T) { theWorldInside(t, true) })
+}
+
+func theWorldInside(t *testing.T, spare bool) {
 	b := newBox(t)
+	b.spare = spare
 	output := b.run("sh", "-c", `echo host $(hostname); echo pwd $(pwd); ls /dev | tr '\n' ' '; echo;
 		echo fds $(ls /proc/self/fd | tr '\n' ' '); grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status;
 		echo processes $(ls -d /proc/[0-9]* | wc -l); ip -o link; cat /proc/self/mountinfo; echo map $(cat /proc/self/uid_map)`)
@@ -74,7 +123,13 @@ func TestF138_TheWorldInside(t *testing.T) {
 
 func TestF138_NamespacesAreItsOwn(t *testing.T) {
 	t.Parallel()
+	t.Run("cold", func(t *testing.T) { namespacesAreItsOwn(t, false) })
+	t.Run("prepared", func(t *testing.T) { namespacesAreItsOwn(t, true) })
+}
+
+func namespacesAreItsOwn(t *testing.T, spare bool) {
 	b := newBox(t)
+	b.spare = spare
 	if err := b.start(); err != nil {
 		t.Fatal(err)
 	}

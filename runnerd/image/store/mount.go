@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 
-	"go.podman.io/storage/pkg/idmap"
-	"go.podman.io/storage/pkg/idtools"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,13 +28,14 @@ type mountJob struct {
 // withoutMapping makes every Store behave as on a kernel before 5.19, for tests.
 var withoutMapping bool
 
-func (s *Store) mount(directory string, r *record, wanted rootDescription) error {
+// mount mounts a root. After is called when nobody waits any more: what only served to make it goes.
+func (s *Store) mount(directory string, r *record, wanted rootDescription) (after func(), err error) {
 	entries, err := os.ReadDir(s.roots.directory)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(entries) >= RootsMax {
-		return fmt.Errorf("there are %d mounted roots here, which is the most", len(entries))
+		return nil, fmt.Errorf("there are %d mounted roots here, which is the most", len(entries))
 	}
 	j := mountJob{directory: directory, wanted: wanted, withoutMapping: withoutMapping}
 	for i := len(r.Chain) - 1; i >= 0; i-- {
@@ -48,22 +47,26 @@ func (s *Store) mount(directory string, r *record, wanted rootDescription) error
 		}
 	}()
 	if err := j.prepare(); err != nil {
-		return err
+		return nil, err
 	}
-	mapped, err := j.mapLowers()
+	mapped, err := j.mapLowers(&s.namespaces)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := j.overlay(!mapped); err != nil {
-		return err
-	}
-	if err := unmountBelow(filepath.Join(directory, mappedName)); err != nil { // the overlay keeps what it needs
-		return err
+		return nil, err
 	}
 	if !mapped {
-		return chownTree(filepath.Join(directory, rootfsName), wanted.IDs)
+		return func() {}, chownTree(filepath.Join(directory, rootfsName), wanted.IDs)
 	}
-	return nil
+	if wanted.IDs.Count == 0 {
+		return func() {}, nil
+	}
+	return func() { // the overlay keeps what it needs
+		for _, target := range j.lowers {
+			_ = unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // removeRoot finds what is left
+		}
+	}, nil
 }
 
 // prepare makes the directories and the writable layer.
@@ -150,23 +153,22 @@ func (r IDRange) host(id uint32) uint32 {
 
 // mapLowers shows the layers with the ids of the container (F139), one mount each. On a kernel or file
 // system that cannot, it reports false.
-func (j *mountJob) mapLowers() (bool, error) {
+func (j *mountJob) mapLowers(namespaces *namespaces) (bool, error) {
 	if j.wanted.IDs.Count == 0 {
 		return true, nil
 	}
 	if j.withoutMapping {
 		return false, nil
 	}
-	ids := []idtools.IDMap{{ContainerID: 0, HostID: int(j.wanted.IDs.Base), Size: int(j.wanted.IDs.Count)}}
-	pid, end, err := idmap.CreateUsernsProcess(ids, ids)
+	namespace, err := namespaces.take(j.wanted.IDs)
 	if err != nil {
-		return false, fmt.Errorf("make a user namespace for ids from %d: %w", j.wanted.IDs.Base, err)
+		return false, err
 	}
-	defer end()
+	defer namespace.Close()
 	targets := make([]string, len(j.lowers))
 	for i, lower := range j.lowers {
 		targets[i] = filepath.Join(j.directory, mappedName, strconv.Itoa(i))
-		err := idmap.CreateIDMappedMount(lower, targets[i], pid)
+		err := mapMount(lower, targets[i], namespace)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
 			return false, unmountBelow(filepath.Join(j.directory, mappedName))
 		}

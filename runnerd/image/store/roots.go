@@ -99,7 +99,7 @@ func (s *Store) Mount(name string, digest manifest.Digest, ids IDRange, diskMiB 
 		return "", refuse("ids from %d, %d of them, are no range of a container", ids.Base, ids.Count)
 	}
 	release := s.roots.hold(name)
-	defer release()
+	defer func() { release() }()
 	s.records.RLock()
 	defer s.records.RUnlock()
 	directory := filepath.Join(s.roots.directory, name)
@@ -121,9 +121,12 @@ func (s *Store) Mount(name string, digest manifest.Digest, ids IDRange, diskMiB 
 	if err := removeRoot(directory); err != nil {
 		return "", err
 	}
-	if err := s.mount(directory, r, wanted); err != nil {
+	after, err := s.mount(directory, r, wanted)
+	if err != nil {
 		return "", errors.Join(err, removeRoot(directory))
 	}
+	held := release
+	release = func() { s.afters.Go(func() { after(); held() }) }
 	return rootfs, nil
 }
 

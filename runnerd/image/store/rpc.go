@@ -20,6 +20,7 @@ const (
 	OperationImport  = "import"  // from blobs/: Image and Config
 	OperationLoad    = "load"    // from the archive whose descriptor is beside the request: Loaded
 	OperationMount   = "mount"   // Path
+	OperationExpect  = "expect"  // a mount with IDs soon
 	OperationUnmount = "unmount"
 	OperationList    = "list" // Image, one reply each
 	OperationRemove  = "remove"

@@ -132,6 +132,8 @@ func (v *server) carryOut(q *Request, file *os.File, reply *Reply, send func(Rep
 		return s.Load(file, q.Architecture, progress, func(i Image) { send(Reply{Image: &i}) })
 	case OperationMount:
 		reply.Path, err = s.Mount(q.Name, q.Digest, q.IDs, q.DiskMiB)
+	case OperationExpect:
+		err = s.namespaces.expect(q.IDs)
 	case OperationUnmount:
 		err = s.Unmount(q.Name)
 	case OperationRemove:

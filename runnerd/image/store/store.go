@@ -42,6 +42,9 @@ type Store struct {
 	imports sync.Mutex   // one import at a time: they are bound by the disk
 	records sync.RWMutex // of images/, and mounting against removing
 	roots   roots
+
+	namespaces namespaces
+	afters     sync.WaitGroup // what mounts leave to be done behind the reply
 }
 
 // ErrAbsent means that there is no such image.
@@ -99,7 +102,11 @@ func Open(directory string) (*Store, error) {
 }
 
 // Close lets the directory go.
-func (s *Store) Close() { s.lock.Close() }
+func (s *Store) Close() {
+	s.afters.Wait()
+	s.namespaces.close()
+	s.lock.Close()
+}
 
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

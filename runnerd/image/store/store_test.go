@@ -42,6 +42,7 @@ func openStore(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		s.afters.Wait()
 		if err := unmountBelow(s.directory); err != nil {
 			t.Error(err)
 		}

@@ -1,0 +1,125 @@
+package runnerd_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"colloid.net/ipc/message"
+	"colloid.net/runnerd"
+	"colloid.net/runnerd/record"
+	"colloid.net/workload"
+)
+
+// seats are the names of prepared sandboxes that ids are written down for.
+func (c *containers) seats() (list []string) {
+	r, _ := record.Load(filepath.Join(c.directory, "ids"))
+	for _, text := range r["range"] {
+		if _, name, _ := strings.Cut(text, " "); strings.HasPrefix(name, "spare-") {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+func (c *containers) seatOf(id runnerd.InstanceID) string {
+	r, _ := record.Load(c.instanceFile(id, "container"))
+	return r.Get("seat")
+}
+
+// TestASpareIsTakenOnce takes a prepared sandbox through its life with the real daemon: made while a container
+// runs, taken over by the next one, never by one that started before, gone with the last one.
+func TestASpareIsTakenOnce(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	d := c.daemon(0)
+	d.Run(t)
+	client := d.Connect()
+	spec := c.spec(v1.Config{Entrypoint: []string{"sh", "-c"}}, "id -u; cat /proc/self/uid_map; test -e /once && exit 3; touch /once; sleep 1000")
+	first := client.Start("spread.first", 0, spec)
+	client.Await(first, ready)
+	if seat := c.seatOf(first); seat != "" {
+		t.Errorf("the first container has seat %s although there was nobody to prepare it for", seat)
+	}
+	eventually(t, "a prepared sandbox", func() bool { return len(c.seats()) == 1 })
+	seat := c.seats()[0]
+	started := func(key string) (runnerd.InstanceID, string) { // the spare may take its time to be ready
+		for slot := uint32(0); ; slot++ {
+			id := client.Start(key, slot, spec)
+			client.Await(id, ready)
+			if got := c.seatOf(id); got != "" || slot == 20 {
+				return id, got
+			}
+			client.Stop(id, 0)
+			client.AwaitGone(id)
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	second, got := started("spread.second")
+	if got != seat {
+		t.Errorf("the second container has seat %q, want the prepared %q", got, seat)
+	}
+	// The next one has another, with other ids.
+	third, other := started("spread.third")
+	if other == "" || other == got {
+		t.Errorf("the third container has seat %q, the second %q", other, got)
+	}
+	if c.log(second) == c.log(third) {
+		t.Errorf("two containers with the ids %s", c.log(third))
+	}
+
+	// Killed, runnerd leaves no spare behind, and what has taken one over lives on.
+	d.Kill()
+	d.Run(t)
+	client = d.Connect()
+	client.Await(second, ready)
+	eventually(t, "three seats", func() bool { return len(c.seats()) == 3 }) // two in use, one new
+
+	// An instance that starts again does so in another one.
+	p := processOf(client.Await(second, ready))
+	_ = p.Signal(9)
+	client.Until("another process", func() bool {
+		i := client.Locked(second)
+		return i.GetState() == message.InstanceState_INSTANCE_READY && processOf(i) != p
+	})
+	if again := c.seatOf(second); again == seat {
+		t.Errorf("the second start has seat %s again", seat)
+	}
+	for _, id := range []runnerd.InstanceID{first, second, third} {
+		client.Stop(id, 0)
+		client.AwaitGone(id)
+	}
+	eventually(t, "the end of the last seat", func() bool { return len(c.seats()) == 0 })
+	if c.groups != nil {
+		for _, name := range c.groups.Names() {
+			if strings.HasPrefix(name, "spare-") {
+				t.Errorf("control group %s is left", name)
+			}
+		}
+	}
+	if t.Failed() {
+		text, _ := os.ReadFile(d.Log)
+		t.Logf("%s", text)
+	}
+}
+
+// TestNoSpareWithoutContainers: none waits where the policy allows no containers any more.
+func TestNoSpareWithoutContainers(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	client := c.connect()
+	spec := c.spec(v1.Config{Entrypoint: []string{"sleep", "1000"}})
+	spec.Restart = workload.RestartNever
+	id := client.Start("spread.web", 0, spec)
+	client.Await(id, ready)
+	eventually(t, "a prepared sandbox", func() bool { return len(c.seats()) == 1 })
+	text, err := os.ReadFile(c.policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.replacePolicy(string(text) + "containers none\n")
+	client.Await(id, message.InstanceState_INSTANCE_DENIED)
+	eventually(t, "no prepared sandbox", func() bool { return len(c.seats()) == 0 })
+}
