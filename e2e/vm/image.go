@@ -201,7 +201,7 @@ code=0
 run() {
 	echo "` + suiteMark + `$1"
 	cd /` + testsName + `
-	"/` + testsName + `/$1.test" -test.v -test.timeout 6m -test.run "$2" ${3:+-test.skip "$3"} || code=1
+	"/` + testsName + `/$1.test" -test.v -test.timeout 10m -test.run "$2" ${3:+-test.skip "$3"} || code=1
 }
 TESTS
 sync
