@@ -48,6 +48,9 @@ func (g guest) boot(ctx context.Context, chosen []suite) (int, error) {
 		fmt.Println(line)
 	}
 	waited := command.Wait()
+	if state := command.ProcessState; state != nil {
+		fmt.Printf("vm: QEMU used %.0f s of processor time\n", (state.UserTime() + state.SystemTime()).Seconds())
+	}
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("the guest did not end within %v", *timeout)
 	}

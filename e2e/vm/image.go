@@ -136,7 +136,7 @@ func writeDisk(ctx context.Context, path, root string, k kernel, chosen []suite)
 	}
 	var tests strings.Builder
 	for _, s := range chosen {
-		fmt.Fprintf(&tests, "run %s '%s'\n", s.name, s.run)
+		fmt.Fprintf(&tests, "run %s '%s' '%s'\n", s.name, s.run, s.leave)
 	}
 	files := []struct {
 		name, content string
@@ -201,7 +201,7 @@ code=0
 run() {
 	echo "` + suiteMark + `$1"
 	cd /` + testsName + `
-	"/` + testsName + `/$1.test" -test.v -test.timeout 6m -test.run "$2" || code=1
+	"/` + testsName + `/$1.test" -test.v -test.timeout 10m -test.run "$2" ${3:+-test.skip "$3"} || code=1
 }
 TESTS
 sync

@@ -27,7 +27,7 @@ var (
 	only    = flag.String("only", "", "run these suites, with commas between them")
 	pattern = flag.String("run", "", "run the tests that match, instead of the suites' own choice")
 	memory  = flag.Int("memory", 1536, "MiB of the guest")
-	timeout = flag.Duration("timeout", 8*time.Minute, "for the whole guest")
+	timeout = flag.Duration("timeout", 12*time.Minute, "for the whole guest")
 	verbose = flag.Bool("v", false, "show the guest's kernel messages")
 )
 
