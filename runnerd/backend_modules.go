@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/policy"
+	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/sandbox"
 	"colloid.net/runnerd/shim"
 	"colloid.net/runnerd/trust"
@@ -162,10 +163,13 @@ func (b *wasmBackend) places(j *launchJob, settings *wasm.Settings) error {
 	if err != nil {
 		return err
 	}
-	root := filepath.Join(b.directory, wasmCacheName)
-	own := filepath.Join(root, fmt.Sprintf("%016x-%d", j.id.KeyHash, j.id.Slot))
-	pruneCache(root, own)
+	own := cacheOf(b.directory, j.id)
+	pruneCache(filepath.Dir(own), own)
 	if err := ownDirectory(own, uid, confined); err != nil {
+		return err
+	}
+	// The mark of the worker before must not speak for the next one.
+	if err := os.RemoveAll(filepath.Join(own, wasm.LoadedMark)); err != nil {
 		return err
 	}
 	settings.CacheDirectory, settings.CacheKey = own, key
@@ -191,6 +195,20 @@ func (b *wasmBackend) places(j *launchJob, settings *wasm.Settings) error {
 	}
 	j.config.Sandbox = world
 	return nil
+}
+
+// cacheOf is the directory of a replica's compile cache.
+func cacheOf(directory string, id InstanceID) string {
+	return filepath.Join(directory, wasmCacheName, fmt.Sprintf("%016x-%d", id.KeyHash, id.Slot))
+}
+
+// moduleLoaded tells whether a worker has compiled its module, which takes a second or more for a large one: until
+// then it takes no invocations. One that cannot leave its mark, on a full disk, counts when it would have given up.
+func moduleLoaded(cache string, worker procfs.Process) func() bool {
+	return func() bool {
+		_, err := os.Lstat(filepath.Join(cache, wasm.LoadedMark))
+		return err == nil || worker.Age() > wasm.LoadPatience
+	}
 }
 
 // ownDirectory makes a directory that belongs to the worker alone.

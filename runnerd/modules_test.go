@@ -15,6 +15,7 @@ import (
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/runnerdtest"
+	"colloid.net/runnerd/wasm"
 	"colloid.net/workload"
 )
 
@@ -134,6 +135,31 @@ func TestF142_ModulesRunInWorkersOfTheirOwn(t *testing.T) {
 	}
 	client.Stop(id, time.Second)
 	client.AwaitGone(id)
+}
+
+// TestF158_ModulesAreReadyOnceTheyAreCompiled: the worker leaves a mark, and that of the worker before is taken away
+// before the next one starts.
+func TestF158_ModulesAreReadyOnceTheyAreCompiled(t *testing.T) {
+	h, spec := moduleHost(t, "functions")
+	client := runnerdtest.Attach(t, h.open())
+	id := client.Start("wasm.test", 0, spec)
+	client.Await(id, ready)
+	mark := filepath.Join(h.directory, "wasm-cache", fmt.Sprintf("%016x-0", id.KeyHash), wasm.LoadedMark)
+	before, err := os.Lstat(mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Stop(id, time.Second)
+	client.AwaitGone(id)
+	stale := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(mark, stale, stale); err != nil {
+		t.Fatal(err)
+	}
+	client.Start("wasm.test", 0, spec)
+	client.Await(id, ready)
+	if after, err := os.Lstat(mark); err != nil || after.ModTime().Before(before.ModTime()) {
+		t.Fatalf("the mark is that of the worker before: %v, %v", after, err)
+	}
 }
 
 // TestF144_TheWorkerOutlivesItsRunaways: a loop ends at its deadline, and the same process goes on.

@@ -195,6 +195,9 @@ func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool
 			s.report(id, epoch, func(i *instance) { s.healthChanged(i, ready, reason) })
 		},
 	}
+	if i.spec.Runtime == workload.RuntimeWasm {
+		check.Loaded = moduleLoaded(cacheOf(s.options.Directory, id), i.process)
+	}
 	if i.spec.Health.Kind == workload.HealthExec {
 		permit, err := s.check(i.spec)
 		if err != nil {

@@ -39,6 +39,9 @@ type Check struct {
 	// Ready says that the instance was ready before runnerd was restarted: it stays so until the
 	// check fails as often as it may.
 	Ready bool
+	// Loaded reports whether an instance that is not probed can serve yet; nil for one that can when it runs. It is
+	// asked every FirstInterval until it says yes.
+	Loaded func() bool
 	// Execute runs the program of an exec check and returns its exit code.
 	Execute func(timeout time.Duration) (int, error)
 	// Changed is called with the first result and with each change.
@@ -51,6 +54,11 @@ func (c *Check) Run(ctx context.Context) {
 	if probe == nil {
 		if !c.Ready && !sleep(ctx, RunningIsReady) {
 			return
+		}
+		for !c.Ready && c.Loaded != nil && !c.Loaded() {
+			if !sleep(ctx, FirstInterval) {
+				return
+			}
 		}
 		c.Changed(true, "")
 		return

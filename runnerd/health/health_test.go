@@ -98,6 +98,20 @@ func TestF158_WithoutPortsRunningIsReady(t *testing.T) {
 	}
 }
 
+// TestF158_WhatHasToLoadIsReadyOnceItHas, and is not asked again.
+func TestF158_WhatHasToLoadIsReadyOnceItHas(t *testing.T) {
+	var asked atomic.Int32
+	began := time.Now()
+	r := next(t, run(t, Check{Spec: &workload.Spec{}, Loaded: func() bool { return asked.Add(1) > 3 }}))
+	if !r.ready || asked.Load() != 4 || time.Since(began) < RunningIsReady+3*FirstInterval {
+		t.Fatalf("%+v after %v, asked %d times", r, time.Since(began), asked.Load())
+	}
+	adopted := Check{Spec: &workload.Spec{}, Ready: true, Loaded: func() bool { return false }}
+	if r := next(t, run(t, adopted)); !r.ready {
+		t.Fatalf("adopted: %+v", r)
+	}
+}
+
 func TestF158_ThreeFailuresMakeUnready(t *testing.T) {
 	var text atomic.Pointer[string]
 	good, bad := "HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 500 Oops\r\n\r\n"

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,13 @@ const (
 const (
 	ExitModule = 125 // the module cannot run; the last line of the log that begins with ReasonPrefix says why
 	ExitTrap   = 134 // the service trapped
+)
+
+// LoadedMark is a file that the worker makes in its cache directory once the module is compiled: from then on it takes
+// invocations. Workers that run for LoadPatience have done so or could not write.
+const (
+	LoadedMark   = "loaded"
+	LoadPatience = compilePatience + 10*time.Second
 )
 
 // ReasonPrefix begins the line with which a worker says why it ends.

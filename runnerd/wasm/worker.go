@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -81,6 +82,9 @@ func serve(first int) (int, error) {
 	w := newWorker(settings, os.Stderr)
 	if err := w.load(first + ExtraModule); err != nil {
 		return ExitModule, err
+	}
+	if settings.CacheDirectory != "" { // on a full disk without; see runnerd
+		_ = os.WriteFile(filepath.Join(settings.CacheDirectory, LoadedMark), nil, 0o600)
 	}
 	if err := confine(len(settings.Volumes) > 0); err != nil {
 		return ExitModule, err
