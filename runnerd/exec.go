@@ -152,7 +152,8 @@ func isTerm(variable string) bool { return strings.HasPrefix(variable, "TERM=") 
 // execute runs a program to its end over a connection, and says how that was.
 func (s *Supervisor) execute(job *launchJob, r *execRequest, connection *os.File) string {
 	defer connection.Close()
-	e := &execution{connection: connection, frames: attach.NewWriter(connection), gone: make(chan struct{}), quit: s.quit}
+	e := &execution{connection: connection, frames: attach.NewWriter(connection), gone: make(chan struct{}), quit: s.quit,
+		tidies: r.copy && r.into}
 	exit, err := e.start(job, r)
 	if err != nil {
 		exit = attach.Exit{Code: codeNotFound, Reason: shorten(err.Error())}

@@ -25,7 +25,11 @@ type execution struct {
 	exited     atomic.Bool
 	gone       chan struct{} // closed when the program has ended
 	quit       chan struct{} // closed when runnerd ends
+	tidies     bool          // at the end of its input the program removes what is not complete, and ends
 }
+
+// tidyLimit is how long a program that tidies has for it.
+const tidyLimit = time.Second
 
 type output struct {
 	kind attach.Kind
@@ -174,7 +178,7 @@ func (e *execution) send(o output) {
 
 // receive carries out what the operator sends; its end, or anything that is not understood, ends the program.
 func (e *execution) receive() {
-	defer e.inside.Close()
+	defer e.abandon()
 	reader := attach.NewReader(e.connection)
 	for {
 		kind, payload, err := reader.Next()
@@ -239,8 +243,21 @@ func (e *execution) watch() {
 			})
 		}
 		if gone || err != nil {
-			e.inside.Close()
+			e.abandon()
 			return
 		}
 	}
+}
+
+// abandon ends a program whose operator is gone.
+func (e *execution) abandon() {
+	if e.tidies {
+		e.endInput()
+		select {
+		case <-e.gone:
+		case <-e.quit:
+		case <-time.After(tidyLimit):
+		}
+	}
+	e.inside.Close()
 }

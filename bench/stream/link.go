@@ -3,32 +3,43 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log"
 	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
 
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/stream"
+	"colloid.net/meshd/wire"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-var loss = flag.Float64("loss", 0.01, "loss of the emulated link")
-
-// queuePackets bounds what is under way in one direction of the emulated link.
-const queuePackets = 8192
+// queuePackets bounds what is under way in one direction of the emulated link, packetMax the size of each.
+const (
+	queuePackets = 8192
+	packetMax    = 2048
+)
 
 // link is two namespaces with a TUN device each, and this process between them.
 type link struct {
 	spaces [2]netns.NsHandle
 	tuns   [2]*os.File
+	loss   atomic.Uint64 // in a million
 }
+
+const (
+	linkFirst  = "10.251.7.1:12421"
+	linkSecond = "10.251.7.2:12421"
+	linkTCP    = "10.251.7.2:7000"
+)
 
 func measureLink() {
 	if os.Geteuid() != 0 {
@@ -41,26 +52,99 @@ func measureLink() {
 		return
 	}
 	defer l.close()
-	var stream, tcp []float64
-	for range *runs {
-		p := newPair("10.251.7.1:12421", "10.251.7.2:12421", l.enter(0), l.enter(1))
-		const bytes = 24 << 20
-		begin := time.Now()
-		p.send(bytes)
-		stream = append(stream, bytes/time.Since(begin).Seconds()/1e6)
-		p.close()
-		var listener net.Listener
-		l.enter(1)(func() {
-			listener, err = (&net.ListenConfig{Control: cubic}).Listen(context.Background(), "tcp", "10.251.7.2:7000")
-		})
-		must(err)
-		tcp = append(tcp, overTCP(listener, func() (c net.Conn, err error) {
-			l.enter(0)(func() { c, err = (&net.Dialer{Control: cubic}).Dial("tcp", "10.251.7.2:7000") })
-			return c, err
-		}, bytes, 10*time.Second))
+	for _, c := range []struct {
+		loss  uint64
+		name  string
+		bytes int
+	}{{0, "50ms", 96 << 20}, {10_000, "50ms_1pct", 48 << 20}} {
+		l.loss.Store(c.loss)
+		var stream, tcp []float64
+		for range *runs {
+			stream = append(stream, l.overStream(c.bytes))
+			tcp = append(tcp, l.overCubic(c.bytes))
+		}
+		bench("link_stream_"+c.name+"_mb_s", median(stream))
+		bench("tcp_"+c.name+"_mb_s", median(tcp))
 	}
-	bench("link_stream_mb_s", median(stream))
-	bench("tcp_50ms_1pct_mb_s", median(tcp))
+	l.loss.Store(0)
+	var extra []float64
+	for range *runs {
+		extra = append(extra, l.keystrokes())
+	}
+	bench("link_exec_echo_over_rtt_ms", median(extra))
+}
+
+// overStream sends bytes through a stream and returns MB/s.
+func (l *link) overStream(bytes int) float64 {
+	p := newPair(linkFirst, linkSecond, l.enter(0), l.enter(1))
+	defer p.close()
+	begin := time.Now()
+	p.send(bytes)
+	return float64(bytes) / time.Since(begin).Seconds() / 1e6
+}
+
+// overCubic sends bytes over kernel TCP, for at most 15 s, and returns MB/s.
+func (l *link) overCubic(bytes int) float64 {
+	var listener net.Listener
+	var err error
+	l.enter(1)(func() {
+		listener, err = (&net.ListenConfig{Control: cubic}).Listen(context.Background(), "tcp", linkTCP)
+	})
+	must(err)
+	return overTCP(listener, func() (c net.Conn, err error) {
+		l.enter(0)(func() { c, err = (&net.Dialer{Control: cubic}).Dial("tcp", linkTCP) })
+		return c, err
+	}, bytes, 15*time.Second)
+}
+
+// keystrokes returns by how many ms more than without a bulk stream a keystroke comes back beside one, medians of 50.
+func (l *link) keystrokes() float64 {
+	p := newPair(linkFirst, linkSecond, l.enter(0), l.enter(1))
+	defer p.close()
+	person := &waiter{heard: make(chan struct{}, 1)}
+	s := p.open(wire.StreamExec, person)
+	press := func() time.Duration {
+		begin := time.Now()
+		p.cells[0].Inspect(func(*cell.Cell) { _, _ = s.Write([]byte("x")) })
+		select {
+		case <-person.heard:
+		case <-time.After(10 * time.Second):
+			log.Fatal("a keystroke was lost")
+		}
+		took := time.Since(begin)
+		time.Sleep(23 * time.Millisecond)
+		return took
+	}
+	series := func() float64 {
+		var all []float64
+		for range 50 {
+			all = append(all, float64(press())/float64(time.Millisecond))
+		}
+		return median(all)
+	}
+	alone := series()
+	bulk := p.open(wire.StreamVolume, &source{left: 1 << 40, piece: make([]byte, 64<<10)})
+	time.Sleep(2 * time.Second)
+	beside := series()
+	p.cells[0].Inspect(func(*cell.Cell) { bulk.Reset(stream.ReasonCanceled) })
+	<-p.sink.done
+	return beside - alone
+}
+
+// waiter tells of each piece that comes.
+type waiter struct {
+	echo
+	heard chan struct{}
+}
+
+func (e *waiter) Readable(s *stream.Stream) {
+	for p := s.Peek(); p != nil; p = s.Peek() {
+		s.Discard(len(p))
+		select {
+		case e.heard <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // cubic chooses the congestion control of a socket: the default of a host may be another.
@@ -151,25 +235,31 @@ func (l *link) carry(from, to int) {
 		due  time.Time
 		data []byte
 	}
-	queue := make(chan packet, queuePackets)
+	queue, free := make(chan packet, queuePackets), make(chan []byte, queuePackets)
 	go func() {
 		for p := range queue {
 			time.Sleep(time.Until(p.due))
 			_, _ = l.tuns[to].Write(p.data)
+			free <- p.data[:packetMax]
 		}
 	}()
 	defer close(queue)
-	buffer := make([]byte, 65536)
+	for range queuePackets {
+		free <- make([]byte, packetMax)
+	}
+	spare := make([]byte, packetMax)
 	for {
-		n, err := l.tuns[from].Read(buffer)
+		n, err := l.tuns[from].Read(spare)
 		if err != nil {
 			return
 		}
-		if rand.Float64() < *loss {
+		if rand.Uint64N(1_000_000) < l.loss.Load() {
 			continue
 		}
 		select {
-		case queue <- packet{time.Now().Add(roundTrip / 2), append([]byte(nil), buffer[:n]...)}:
+		case next := <-free:
+			queue <- packet{time.Now().Add(roundTrip / 2), spare[:n]}
+			spare = next
 		default: // the queue is full
 		}
 	}

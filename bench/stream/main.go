@@ -6,12 +6,14 @@
 //	tcp_loopback_mb_s        kernel TCP on loopback
 //	stream_50ms_mb_s         one stream, 50 ms round trip, in the simulator
 //	stream_50ms_1pct_mb_s    the same with 1 % loss
-//	link_stream_mb_s         one stream over the emulated link, -loss and 50 ms round trip, real sockets
-//	tcp_50ms_1pct_mb_s       kernel TCP CUBIC over the same emulated link
-//	exec_echo_over_rtt_ms    how much later than a round trip a keystroke comes back beside a bulk stream
+//	exec_echo_over_rtt_ms    how much later than a round trip a keystroke comes back beside a bulk stream, the same way
+//	link_stream_50ms_mb_s    one stream over the emulated link, 50 ms round trip, real sockets
+//	link_stream_50ms_1pct_mb_s  the same with 1 % loss
+//	tcp_50ms_mb_s, tcp_50ms_1pct_mb_s  kernel TCP CUBIC over the same emulated link, in turn with the streams
+//	link_exec_echo_over_rtt_ms  how much later a keystroke comes back over that link beside a bulk stream than without
 //
 // The emulated link is a pair of TUN devices in two namespaces, joined by a goroutine that holds packets back
-// and drops some. It needs root; without it those two figures are left out.
+// and drops some. It needs root; without it those figures are left out.
 package main
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,14 +59,30 @@ func (a *app) copyRun(ctx context.Context, name string, request *attach.Request,
 		}
 		defer streams.close()
 		x := &execution{app: a, stream: stream, frames: attach.NewWriter(stream), name: target.name(), request: request}
+		said := &remarks{}
+		x.errors = said
 		prepare(x)
 		err = x.run(ctx)
 		var f *failure
 		if errors.As(err, &f) && len(f.lines) == 0 { // the program has said why
-			return silent(ExitError)
+			return fail(ExitError, "%s: %s", target.name(), said)
 		}
 		return err
 	})
+}
+
+// remarks keeps the beginning of what the program on the other side says, in one line.
+type remarks struct{ text []byte }
+
+const remarksMax = 1000
+
+func (r *remarks) Write(p []byte) (int, error) {
+	r.text = append(r.text, p[:min(len(p), remarksMax-len(r.text))]...)
+	return len(p), nil
+}
+
+func (r *remarks) String() string {
+	return printable(strings.ReplaceAll(strings.TrimSpace(string(r.text)), "\n", "; "))
 }
 
 // rootOf opens the directory that a path of this machine lies in.
@@ -137,7 +154,7 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 	}
 	defer root.Close()
 	if _, err := root.Lstat(source); err != nil {
-		return fail(ExitUsage, "%w", err)
+		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
 	}
 	base, skipped := source, 0
 	if base == "." {
@@ -147,7 +164,7 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 	err = a.copyRun(ctx, name, &attach.Request{Path: path, Into: true}, func(x *execution) {
 		x.input = func(frames *attach.Writer) error {
 			n, err := tree.Send(&frameInput{frames}, root, source, base)
-			if skipped = n; err != nil {
+			if skipped = n; err != nil && !errors.Is(err, errPassed) {
 				failed <- fail(ExitError, "%s: %w", printable(local), err)
 				x.stream.Close()
 				_ = x.stream.of.connection.Close()
@@ -170,8 +187,20 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 type frameInput struct{ frames *attach.Writer }
 
 func (f *frameInput) Write(p []byte) (int, error) {
-	if err := f.frames.Write(attach.KindInput, p); err != nil {
-		return 0, err
+	if f.frames.Write(attach.KindInput, p) != nil {
+		return 0, errPassed
 	}
 	return len(p), nil
+}
+
+// errPassed: nothing can be sent any more; why, is said where the answers are read.
+var errPassed = errors.New("the stream has ended")
+
+// withoutPath is the reason in an error about a file, for messages that name the file as the operator did.
+func withoutPath(err error) string {
+	var of *fs.PathError
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	return err.Error()
 }

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"colloid.net/ipc/attach"
@@ -51,6 +53,9 @@ the program; a second one within a second ends the connection and with it the pr
 
 // exitLost is the status of exec when it is not known how the program ended.
 const exitLost = 255
+
+// exitInterrupted is the status of a copy that a person interrupted, as shells have it.
+const exitInterrupted = 130
 
 // openInside opens a stream of exec or copy to a replica.
 func (a *app) openInside(s *session, kind uint8, name string, request *attach.Request) (*multiplexer, *remote, *replica, error) {
@@ -131,8 +136,12 @@ type execution struct {
 	name    string
 	request *attach.Request
 	begin   sync.Once
-	output  io.Writer // instead of the app's, for copies
-	input   func(*attach.Writer) error
+
+	// For copies, instead of the app's and of what a person types.
+	output      io.Writer
+	errors      io.Writer
+	input       func(*attach.Writer) error
+	interrupted atomic.Bool
 }
 
 func (x *execution) run(ctx context.Context) error {
@@ -151,6 +160,8 @@ func (x *execution) run(ctx context.Context) error {
 		switch {
 		case errors.As(err, &no):
 			return fail(ExitError, "%s: %s", x.name, no.reason)
+		case x.interrupted.Load():
+			return fail(exitInterrupted, "%s: interrupted", x.name)
 		case err != nil && ctx.Err() != nil:
 			return fail(exitLost, "%s: interrupted", x.name)
 		case err != nil:
@@ -162,7 +173,7 @@ func (x *execution) run(ctx context.Context) error {
 				return fail(ExitError, "write: %w", err)
 			}
 		case kind == attach.KindErrors:
-			_, _ = x.app.Errors.Write(payload)
+			_, _ = cmp.Or(x.errors, x.app.Errors).Write(payload)
 		case kind == attach.KindExit:
 			return x.exited(payload)
 		default:
@@ -243,6 +254,11 @@ func (x *execution) signals(ctx context.Context, stop <-chan struct{}) {
 			case !ok:
 			case number == unix.SIGWINCH:
 				x.resize()
+			case x.output != nil || x.input != nil: // a copy hears of it by the end of its input
+				x.interrupted.Store(true)
+				x.stream.Close()
+				_ = x.stream.of.connection.Close()
+				return
 			default:
 				if interrupts++; interrupts > 1 || ctx.Err() != nil && number == unix.SIGHUP {
 					x.stream.Close()

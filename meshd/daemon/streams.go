@@ -176,7 +176,7 @@ func (s *clientStream) Closed(from *stream.Stream, reason stream.Reason) {
 		errno = uds.ErrorBusy
 	case stream.ReasonTimeout:
 		errno = uds.ErrorTimeout
-	case stream.ReasonNoRoute, stream.ReasonHops, stream.ReasonLoop:
+	case stream.ReasonNoRoute, stream.ReasonHops, stream.ReasonLoop, stream.ReasonForgotten:
 		errno = uds.ErrorUnreachable
 	}
 	s.close(errno, fmt.Sprintf("stream to %s on cell %v: %v", from.Name(), from.Peer(), reason))

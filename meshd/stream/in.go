@@ -34,7 +34,6 @@ type incoming struct {
 	have           [bitmapWords]uint64 // of (cum, cum+WindowMax], by sequence modulo WindowMax
 	read, cum, top uint32
 	fin            uint32 // sequence of the CLOSE, 0 = not seen
-	finReason      Reason
 	limit          uint32 // greatest sequence that was promised room
 	unacked        int
 	ackNow         bool
@@ -150,7 +149,7 @@ func (s *Stream) receiveFin(now clock.Instant, fin *wire.StreamClose) {
 		return
 	}
 	s.heardNow(now)
-	in.fin, in.finReason = fin.Sequence, Reason(fin.Reason)
+	in.fin = fin.Sequence
 	in.place(fin.Sequence, inSlot{})
 	in.ackNow = true
 	s.advanced()

@@ -27,7 +27,7 @@ func (s *Stream) localFlush() {
 	for o.next != o.end && o.next-reader.in.read < localMax && reader.in.room(o.next) {
 		slot := o.at(o.next)
 		if slot.flags&slotFin != 0 {
-			reader.in.fin, reader.in.finReason = o.next, slot.reason
+			reader.in.fin = o.next
 		}
 		reader.in.place(o.next, inSlot{buffer: slot.buffer, size: slot.size})
 		slot.buffer = nil

@@ -116,9 +116,22 @@ func (m *Mux) receiveClose(now clock.Instant, d *Datagram) {
 			m.sendReset(d.Header.Sender, d.Header.Sender, end.Stream, ReasonNoRoute)
 		}
 	case end.Reset:
-		s.end(eventReset, Reason(end.Reason))
+		s.end(eventReset, s.resetReason(&end))
 	case s.state.established() && s.keys.open != nil:
 		s.receiveFin(now, &end)
+	}
+}
+
+// resetReason is what a RST of the other end means. It is never an orderly end: nothing in it is authenticated from end
+// to end, and whoever passes a stream on could make a part pass for all.
+func (s *Stream) resetReason(end *wire.StreamClose) Reason {
+	switch reason := Reason(end.Reason); {
+	case reason == ReasonNone:
+		return ReasonFailed
+	case reason == ReasonNoRoute && s.state.established():
+		return ReasonForgotten
+	default:
+		return reason
 	}
 }
 

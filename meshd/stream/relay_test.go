@@ -472,6 +472,44 @@ func TestF17_RelaysCannotAlterOrTruncate(t *testing.T) {
 	}
 }
 
+// A relay, which has the cluster's key and so can speak as either end, resets a stream and calls it orderly: the reader
+// does not take what it has for everything (F17).
+func TestF17_F152_AResetIsNoOrderlyEnd(t *testing.T) {
+	b := newBench(t, 1, near)
+	var got []*end
+	b.add(0x10, discard(t, &got))
+	b.add(0x80, nil)
+	s := b.open(0x80, 0x10, wire.StreamVolume, &end{write: 1 << 20, half: true})
+	b.run(time.Minute, func() bool { return len(got) == 1 && got[0].got > 1<<19 })
+	target := b.cells[0x10].mux
+	target.Receive(b.now, &Datagram{
+		Header:  wire.Header{Type: wire.TypeStreamClose, Sender: 0x80, Nonce: 0x10},
+		Payload: wire.AppendStreamClose(nil, wire.StreamClose{Stream: s.ID(), Reset: true}), Hop: 0x80, Validated: true,
+	})
+	if e := got[0]; e.eof || !e.closed || e.reason == ReasonNone {
+		t.Fatalf("after %d of %d bytes: end %v, closed %v with %v", e.got, 1<<20, e.eof, e.closed, e.reason)
+	}
+	if _, err := got[0].s.Read(make([]byte, 1)); err != ErrClosed {
+		t.Errorf("reading on gives %v", err)
+	}
+}
+
+// The daemon of the other end was restarted: the stream ends with that as its reason, and soon.
+func TestF152_RestartsAreTold(t *testing.T) {
+	b := newBench(t, 1, near)
+	var got []*end
+	b.add(0x10, discard(t, &got))
+	b.add(0x80, nil)
+	e := &end{write: 1 << 40}
+	b.open(0x80, 0x10, wire.StreamVolume, e)
+	b.run(time.Minute, func() bool { return len(got) == 1 && got[0].got > 1<<19 })
+	place := b.cells[0x10]
+	place.mux = New(place.mux.options)
+	if !b.run(time.Second, func() bool { return e.closed }) || e.reason != ReasonForgotten {
+		t.Fatalf("%v %v", e.closed, e.reason)
+	}
+}
+
 // RELAY_OFFERs and refusals by cells that have nothing to do with a stream change nothing (F154).
 func TestF154_VolunteersAttractNothing(t *testing.T) {
 	b := newBench(t, 1, near)

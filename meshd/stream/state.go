@@ -76,25 +76,26 @@ type Reason uint8
 
 // Reasons. The numbers are part of the protocol.
 const (
-	ReasonNone     Reason = iota // an orderly end
-	ReasonCanceled               // the one who opened it does not want it any more
-	ReasonRefused                // not allowed
-	ReasonNotFound               // no such workload or instance here
-	ReasonKind                   // this cell does not know the kind of stream
-	ReasonBusy                   // a bound is reached: try again later, or elsewhere
-	ReasonTimeout                // no answer
-	ReasonProtocol               // the other end broke the rules
-	ReasonNoRoute                // a relay does not know the stream, or no way to the target
-	ReasonHops                   // more than HopsMax relays
-	ReasonLoop                   // the relay has this stream already, from another direction
-	ReasonFailed                 // the service broke off
-	ReasonStopping               // the cell stops, or left the cluster
+	ReasonNone      Reason = iota // an orderly end
+	ReasonCanceled                // the one who opened it does not want it any more
+	ReasonRefused                 // not allowed
+	ReasonNotFound                // no such workload or instance here
+	ReasonKind                    // this cell does not know the kind of stream
+	ReasonBusy                    // a bound is reached: try again later, or elsewhere
+	ReasonTimeout                 // no answer
+	ReasonProtocol                // the other end broke the rules
+	ReasonNoRoute                 // a relay does not know the stream, or no way to the target
+	ReasonHops                    // more than HopsMax relays
+	ReasonLoop                    // the relay has this stream already, from another direction
+	ReasonFailed                  // the service broke off
+	ReasonStopping                // the cell stops, or left the cluster
+	ReasonForgotten               // the other cell knows nothing of the stream any more: it was restarted
 	reasonCount
 )
 
 var reasonNames = [reasonCount]string{
 	"done", "canceled", "refused", "not found", "unknown kind of stream", "busy", "no answer", "protocol error",
-	"no route", "too many hops", "loop", "failed", "cell stops",
+	"no route", "too many hops", "loop", "failed", "cell stops", "its daemon was restarted",
 }
 
 // String returns the text for people.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -158,6 +159,7 @@ func OpenProgram() (*os.File, error) { return os.Open(program) }
 // CopyMain is the program that copies: an archive of package tree on its standard output or input. It runs in
 // the instance as the workload's user, so it can do nothing that the workload could not.
 func CopyMain(arguments []string) int {
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT) // it ends with its input, and tidies up
 	err := errors.New("expected from or into, a root and a path")
 	if len(arguments) == 3 {
 		err = copyFiles(arguments[0], arguments[1], arguments[2])

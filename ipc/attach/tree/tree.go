@@ -57,7 +57,7 @@ func (s *sender) entry(name, as string, depth int) error {
 	}
 	info, err := s.root.Lstat(name)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", name, bare(err))
 	}
 	header := &tar.Header{Name: as, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	switch mode := info.Mode(); {
