@@ -106,6 +106,9 @@ func routerMeaning(n uds.NetworkInfo) string {
 		"none": "does not translate addresses", "one-port": "gives this cell one port for all destinations",
 		"per-destination": "gives this cell another port for each destination",
 	}[n.Mapping]
+	if mapping == "" && n.Filter != "open" && n.Filter != "closed" {
+		return "not known yet"
+	}
 	if mapping == "" {
 		mapping = "translates in a way that is not known yet"
 	}

@@ -82,7 +82,7 @@ func TestNetcheckSentences(t *testing.T) {
 		{uds.NetworkInfo{Reach: "relayed", Mapping: "per-destination", Filter: "unknown"},
 			[]string{"another port for each destination, may or may not let strangers in", "home      none: no public cell answers"}},
 		{uds.NetworkInfo{Reach: "unknown", Scope: "private IPv4", Mapping: "unknown", Filter: "unknown"},
-			[]string{"not known yet: it takes other cells to find out", "translates in a way that is not known yet", "no other cell yet: colloid connect HOST"}},
+			[]string{"not known yet: it takes other cells to find out", "router    not known yet\n", "no other cell yet: colloid connect HOST"}},
 	} {
 		d := newFake(t)
 		d.status = uds.Status{Cell: uds.CellSelf{ID: ownActor, State: "active"}, Network: test.network}
