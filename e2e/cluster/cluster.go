@@ -32,6 +32,8 @@ type Options struct {
 	// Routers puts every cell behind a router of this kind; their number is that of the cells. It needs
 	// root. The first must be NoRouter.
 	Routers []Router
+	// Firewalled are the numbers of cells, counted from 0, that let in nothing but answers. It needs root.
+	Firewalled []int
 	// Apart leaves every cell in a cluster of its own.
 	Apart bool
 	// Denied are the numbers of cells, counted from 0, whose policy allows none of the Programs.
@@ -98,6 +100,11 @@ func prepare(options Options) (*Cluster, error) {
 	err := errors.Join(os.Chmod(directory, 0o755), c.installPrograms())
 	if err == nil {
 		err = c.openNetwork()
+	}
+	for _, cell := range c.options.Firewalled {
+		if err == nil {
+			err = c.network.do(cell, raiseFirewall)
+		}
 	}
 	if err == nil {
 		err = c.writePolicies()

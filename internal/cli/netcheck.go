@@ -57,6 +57,14 @@ func printNetcheck(w io.Writer, d netcheckDocument) error {
 	for _, address := range n.Mapped {
 		fmt.Fprintf(w, "opened    %s, by the router on request\n", printable(address))
 	}
+	for _, candidate := range n.Candidates {
+		if candidate.Address != n.Observed {
+			fmt.Fprintf(w, "address   %s\n", printable(candidate.Address))
+		}
+	}
+	if len(n.Homes) == 0 && n.Reach == "relayed" {
+		fmt.Fprintln(w, "home      none: no public cell answers, so nobody reaches this one")
+	}
 	for _, home := range n.Homes {
 		heard := "not heard"
 		if home.HeardSeconds >= 0 {
@@ -65,6 +73,10 @@ func printNetcheck(w io.Writer, d netcheckDocument) error {
 		fmt.Fprintf(w, "home      %s %s, %s\n", printable(home.Cell), orDash(home.Hostname), heard)
 	}
 	fmt.Fprintln(w)
+	if len(d.Peers) == 0 {
+		fmt.Fprintln(w, "no other cell yet: colloid connect HOST")
+		return nil
+	}
 	t := newTable(w, "CELL", "HOST", "REACH", "PATH", "AGE", "RTT", "ATTEMPTS", "ADDRESS")
 	for _, c := range d.Peers {
 		age := "-"
@@ -94,6 +106,9 @@ func routerMeaning(n uds.NetworkInfo) string {
 		"none": "does not translate addresses", "one-port": "gives this cell one port for all destinations",
 		"per-destination": "gives this cell another port for each destination",
 	}[n.Mapping]
+	if mapping == "" && n.Filter != "open" && n.Filter != "closed" {
+		return "not known yet"
+	}
 	if mapping == "" {
 		mapping = "translates in a way that is not known yet"
 	}

@@ -24,11 +24,12 @@ const (
 	NoHairpin                     // port-restricted; all machines of this kind share one router and switch
 	DoubleNAT                     // a port-restricted router behind another one
 	Blocked                       // a filter lets datagrams pass to and from the first machine only
+	Firewall                      // a global address of its own, known to it; lets in answers, by address and port
 	NATKinds                      // how many there are
 )
 
 var natNames = [NATKinds]string{"public", "full-cone", "restricted", "port-restricted", "symmetric", "1:1",
-	"no-hairpin", "double", "blocked"}
+	"no-hairpin", "double", "blocked", "firewall"}
 
 func (k NATKind) String() string { return natNames[k] }
 
@@ -75,6 +76,9 @@ type mapping struct {
 func (w *World) place(n *Node) {
 	kind := n.NAT
 	global := netip.AddrFrom4([4]byte{20, byte(n.Index >> 16), byte(n.Index >> 8), byte(n.Index)})
+	if w.options.Version6 {
+		global = netip.AddrFrom16([16]byte{0x26, 0x00, 13: byte(n.Index >> 16), 14: byte(n.Index >> 8), 15: byte(n.Index)})
+	}
 	if kind == Public {
 		n.Address = netip.AddrPortFrom(global, wire.Port)
 		w.byAddr[n.Address] = n
@@ -101,6 +105,10 @@ func (w *World) place(n *Node) {
 	}
 	r.inner = append(r.inner, n)
 	n.router = r
+	if kind == Firewall {
+		n.Address = netip.AddrPortFrom(global, wire.Port)
+		return
+	}
 	// The same private addresses everywhere, as in life.
 	n.Address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 0, byte(1 + len(r.inner))}), wire.Port)
 }
@@ -170,7 +178,7 @@ func (r *router) out(source, to netip.AddrPort) (netip.AddrPort, bool) {
 
 // newPort keeps the inner port where that is free, except for symmetric routers and after a restart.
 func (r *router) newPort(wanted uint16) uint16 {
-	if r.kind == OneToOne || r.kind == FullCone && r.epoch == 1 || r.kind != Symmetric && r.epoch == 1 && r.ports[wanted] == nil {
+	if r.kind == OneToOne || r.kind == Firewall || r.kind == FullCone && r.epoch == 1 || r.kind != Symmetric && r.epoch == 1 && r.ports[wanted] == nil {
 		return wanted
 	}
 	for {

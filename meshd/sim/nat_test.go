@@ -39,7 +39,7 @@ func theory(w *World, a, b *Node) bool {
 	if a.NAT == Blocked || b.NAT == Blocked {
 		return a == w.Node(0) || b == w.Node(0)
 	}
-	narrow := func(k NATKind) bool { return k == PortRestricted || k == NoHairpin || k == DoubleNAT }
+	narrow := func(k NATKind) bool { return k == PortRestricted || k == NoHairpin || k == DoubleNAT || k == Firewall }
 	switch {
 	case a.NAT == Symmetric && b.NAT == Symmetric:
 		return false
@@ -83,6 +83,39 @@ func TestF35_F36_EveryPairOfRouters(t *testing.T) {
 	}
 }
 
+// Machines with addresses of IP version 6 need no translation, but their firewalls let in nothing but answers: two of
+// them go direct all the same, since both send at once, at the first attempt, and stay so after their firewalls have
+// forgotten everything (F33, F35).
+func TestF33_F35_Version6BehindFirewalls(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := New(Options{Seed: seed, Cells: 6, NAT: []NATKind{Public, Public, Firewall, Firewall, Firewall, Firewall}, Version6: true})
+		if err := w.Form(2 * time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		run(t, w, 60*time.Second)
+		check := func(attempts int) {
+			for _, a := range w.Nodes() {
+				want := map[NATKind]wire.Reach{Public: wire.ReachPublic, Firewall: wire.ReachPunched}[a.NAT]
+				if f := a.cell.Finding(); f.Reach != want || f.Translated || f.Scope != "global IPv6" {
+					t.Errorf("seed %d: n%d, %v: %+v", seed, a.Index, a.NAT, f)
+				}
+				for _, b := range w.Nodes() {
+					report, _ := a.cell.PathTo(b.ID())
+					if a != b && (report.Kind != nat.KindDirect && report.Kind != nat.KindPunched || report.Attempts > attempts) {
+						t.Errorf("seed %d: n%d (%v) to n%d (%v): %+v", seed, a.Index, a.NAT, b.Index, b.NAT, report)
+					}
+				}
+			}
+		}
+		check(1)
+		for _, n := range w.Nodes()[2:] {
+			n.Rebind()
+		}
+		run(t, w, 45*time.Second)
+		check(3)
+	}
+}
+
 // The class comes from dial-backs and from votes of observers, per scope (F31, F32): a machine that joins a
 // cluster which is there already is classified as what its router is.
 func TestF31_F32_ClassOfEveryRouter(t *testing.T) {
@@ -90,6 +123,7 @@ func TestF31_F32_ClassOfEveryRouter(t *testing.T) {
 		Public: wire.ReachPublic, FullCone: wire.ReachPublic, OneToOne: wire.ReachPublic,
 		RestrictedCone: wire.ReachPunched, PortRestricted: wire.ReachPunched, NoHairpin: wire.ReachPunched,
 		DoubleNAT: wire.ReachPunched, Symmetric: wire.ReachRelayed, Blocked: wire.ReachUnknown,
+		Firewall: wire.ReachPunched,
 	}
 	for kind := Public; kind < NATKinds; kind++ {
 		w := formBehind(t, uint64(kind)+1, []NATKind{Public, Public, Public}, NetworkOptions{})

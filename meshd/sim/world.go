@@ -25,7 +25,9 @@ type Options struct {
 	Cells   int
 	Network NetworkOptions
 	NAT     []NATKind // what stands before each machine; those that are not named are Public
-	Timing  cell.Timing
+	// Version6 gives machines addresses of IP version 6; for routers that do not translate.
+	Version6 bool
+	Timing   cell.Timing
 	// Trace, if set, receives one line for everything worth telling in a failure report.
 	Trace func(line string)
 	// KeysMax of every cell, 0 = the default.
