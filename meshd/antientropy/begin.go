@@ -7,7 +7,7 @@ import (
 
 // state puts down what this side states at the beginning: root, key count and, if asked for or if
 // garbage waits for it, the vector. The view is frozen at the same moment.
-func (a *Sessions) state(s *session, vector bool) {
+func (a *Sessions) state(s *session, root uint64, vector bool) {
 	deleted, emptied := a.Store.Tombstones()
 	s.stated = s.stated[:0]
 	if vector || deleted+emptied > 0 {
@@ -19,7 +19,7 @@ func (a *Sessions) state(s *session, vector bool) {
 	first := s.stated[:min(len(s.stated), wire.BeginVectorMax*wire.DotSize)]
 	s.statedSent = len(first) / wire.DotSize
 	s.begin = wire.AppendBegin(s.begin[:0],
-		wire.Begin{KeyCount: uint32(a.Store.Len()), Root: s.view.Root(), Vector: first})
+		wire.Begin{KeyCount: uint32(a.Store.Len()), Root: root, Vector: first})
 }
 
 // vectorDotsMax is what AE_VV can count.
@@ -82,12 +82,20 @@ func (a *Sessions) respond(now clock.Instant, from wire.CellID, nonce uint32, be
 	a.open(s, now, from, false, nonce)
 	s.bootstrap, s.begun = bootstrap, true
 	a.count++
-	a.state(s, len(begin.Vector) > 0 || (a.count-1)%VectorEvery == 0)
+	root := a.Store.Root()
+	a.state(s, root, len(begin.Vector) > 0 || (a.count-1)%VectorEvery == 0)
+	equal := s.over(root, begin)
+	if !equal { // most sessions are over here, and a view is dear
+		s.view = a.Store.View()
+	}
 	a.meet(s, begin)
 	s.replied = now
 	a.Send(from, wire.TypeAEBegin, nonce, s.begin)
 	a.plan(s)
-	a.completeIfEqual(now, s, begin)
+	if equal {
+		a.stats.Equal++
+		a.complete(now, s)
+	}
 }
 
 // receiveReply takes the responder's BEGIN.
@@ -104,7 +112,9 @@ func (a *Sessions) receiveReply(now clock.Instant, s *session, begin wire.Begin)
 	s.window.free(o)
 	s.begun = true
 	a.meet(s, begin)
-	if a.completeIfEqual(now, s, begin) {
+	if s.over(s.view.Root(), begin) {
+		a.stats.Equal++
+		a.complete(now, s)
 		return
 	}
 	switch root := s.view.Root(); {
@@ -139,15 +149,10 @@ func (a *Sessions) learn(s *session) {
 	}
 }
 
-// completeIfEqual ends a session for which the two BEGINs were enough. Both sides decide alike,
-// because both look at the same two messages.
-func (a *Sessions) completeIfEqual(now clock.Instant, s *session, begin wire.Begin) bool {
-	if s.view.Root() != begin.Root || !whole(begin.Vector) || !whole(s.stated) {
-		return false
-	}
-	a.stats.Equal++
-	a.complete(now, s)
-	return true
+// over reports whether the two BEGINs were enough. Both sides decide alike, because both look at the same two
+// messages.
+func (s *session) over(root uint64, begin wire.Begin) bool {
+	return root == begin.Root && whole(begin.Vector) && whole(s.stated)
 }
 
 // vectorsLeft reports whether parts of our vector are still to be sent. A vector that fills BEGIN

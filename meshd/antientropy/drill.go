@@ -45,9 +45,7 @@ func (a *Sessions) sendAsk(now clock.Instant, s *session, leaf int) {
 		}
 		below := wire.MerkleDepth - depth
 		o.payload = wire.AppendMerkleReq(o.payload, wire.MerkleRange{Depth: depth, Prefix: uint16(leaf >> below)})
-		for i := range 1 << below {
-			s.asks.Clear(leaf + i)
-		}
+		s.asks.Remove(leaf, leaf+1<<below)
 	}
 	a.send(now, s, o, o.nonce)
 }
@@ -55,15 +53,7 @@ func (a *Sessions) sendAsk(now clock.Instant, s *session, leaf int) {
 // allSet reports whether leaf is the first one below a node of that depth and all of these are set.
 func allSet(set *crdt.LeafSet, depth uint8, leaf int) bool {
 	width := 1 << (wire.MerkleDepth - depth)
-	if leaf&(width-1) != 0 {
-		return false
-	}
-	for i := width - 1; i >= 0; i-- {
-		if !set.Has(leaf + i) {
-			return false
-		}
-	}
-	return true
+	return leaf&(width-1) == 0 && set.Holds(leaf, leaf+width)
 }
 
 // receiveRequest answers comparisons from the frozen digests and takes note of the leaves asked for.
@@ -97,11 +87,7 @@ func (a *Sessions) receiveRequest(s *session, nonce uint32, payload []byte) {
 func (s *session) want(m wire.MerkleRange) {
 	below := wire.MerkleDepth - m.Depth
 	first := int(m.Prefix) << below
-	for leaf := first; leaf < first+1<<below; leaf++ {
-		if !s.done.Has(leaf) {
-			s.wanted.Set(leaf)
-		}
-	}
+	s.wanted.Add(first, first+1<<below, &s.done)
 }
 
 // receiveResponse compares a level of the peer's tree with ours.
@@ -158,8 +144,6 @@ func takeRange(o *outstanding, m wire.MerkleRange) bool {
 func (s *session) differ(depth, prefix int) {
 	below := wire.MerkleDepth - depth
 	first := prefix << below
-	for leaf := first; leaf < first+1<<below; leaf++ {
-		s.asks.Set(leaf)
-		s.wanted.Set(leaf)
-	}
+	s.asks.Add(first, first+1<<below, nil)
+	s.wanted.Add(first, first+1<<below, nil)
 }

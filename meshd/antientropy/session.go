@@ -53,16 +53,17 @@ type cursor struct {
 	fingerprint uint64 // of that register when they were made
 }
 
-// open starts a session in a free place.
+// open starts a session in a free place. The caller freezes the view if one is needed.
 func (a *Sessions) open(s *session, now clock.Instant, peer wire.CellID, initiator bool, nonce uint32) {
 	s.active, s.initiator, s.bootstrap, s.fast = true, initiator, false, false
 	s.begun, s.peerEnded = false, false
 	s.peer, s.nonce = peer, nonce
 	s.started, s.heard, s.deadline, s.replied = now, now, clock.Never, 0
-	s.view = a.Store.View()
 	s.window.reset(now, a.Random.Uint32())
 	s.vector, s.vectorSize = s.vector[:0], -1
-	s.wanted, s.done, s.asks = crdt.LeafSet{}, crdt.LeafSet{}, crdt.LeafSet{}
+	s.wanted.Reset()
+	s.done.Reset()
+	s.asks.Reset()
 	s.cursor = cursor{leaf: -1}
 	s.drills = s.drills[:0]
 	a.stats.Started++
@@ -80,8 +81,10 @@ func (s *session) silence() time.Duration {
 
 func (a *Sessions) close(s *session) {
 	s.active = false
-	s.view.Release()
-	s.view = nil
+	if s.view != nil {
+		s.view.Release()
+		s.view = nil
+	}
 }
 
 func (a *Sessions) fail(s *session) {

@@ -117,7 +117,8 @@ func (a *Sessions) Start(now clock.Instant, peer wire.CellID, bootstrap bool) bo
 	s := a.slot(0)
 	a.open(s, now, peer, true, a.nonce(peer))
 	s.bootstrap, s.fast = bootstrap, bootstrap
-	a.state(s, a.count%VectorEvery == 0)
+	s.view = a.Store.View()
+	a.state(s, s.view.Root(), a.count%VectorEvery == 0)
 	a.count++
 	a.sendBegin(now, s)
 	a.plan(s)

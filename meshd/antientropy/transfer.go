@@ -149,10 +149,8 @@ func (a *Sessions) nextRegister(s *session) (crdt.Register, bool) {
 		if ok {
 			next = crdt.LeafOf(r.KeyHash())
 		}
-		for leaf, any := c.leaf, true; any && leaf < next; leaf, any = s.wanted.Next(leaf + 1) {
-			s.wanted.Clear(leaf)
-			s.done.Set(leaf)
-		}
+		s.wanted.Set(c.leaf) // it counts as done even if nobody wants it any more
+		s.wanted.Move(c.leaf, next, &s.done)
 		c.leaf = -1
 	}
 }

@@ -279,7 +279,9 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	if header.Type == wire.TypePing && c.nat.DialBack(now, header.Nonce, from) {
 		return
 	}
-	c.guard.Received(now, from, len(datagram))
+	if !c.vouched(header.Sender, from) {
+		c.guard.Received(now, from, len(datagram))
+	}
 	if header.Type.Relayable() || header.Type == wire.TypeRelayOffer {
 		c.receiveStream(from, header, payload, hop)
 		c.drain()

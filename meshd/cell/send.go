@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/nat"
+	"colloid.net/meshd/overlay"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
@@ -50,7 +52,18 @@ func (c *Cell) send(to wire.CellID, kind wire.Type, nonce uint32, payload []byte
 
 // sendAddress sends to a cell at an address, in a version that the cell understands.
 func (c *Cell) sendAddress(to wire.CellID, address netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
-	if datagram := c.seal(c.scratch[:0], to, kind, nonce, payload); datagram != nil {
+	datagram := c.seal(c.scratch[:0], to, kind, nonce, payload)
+	if datagram == nil {
+		return
+	}
+	m := c.members.Get(to)
+	switch {
+	case m == nil:
+		c.transmit(address, datagram)
+	case m.Contactee == address.Addr() && c.now.Sub(m.Contacted) < nat.ContactedEvery:
+		c.emit(address, datagram)
+	default:
+		m.Contacted, m.Contactee = c.now, address.Addr()
 		c.transmit(address, datagram)
 	}
 }
@@ -73,12 +86,27 @@ func (c *Cell) seal(dst []byte, to wire.CellID, kind wire.Type, nonce uint32, pa
 	return append(dst[:begin], c.sealer.Seal(dst[begin:])...)
 }
 
+// transmit hands a datagram to the network.
 func (c *Cell) transmit(address netip.AddrPort, datagram []byte) {
+	c.nat.Contacted(c.now, address)
+	c.emit(address, datagram)
+}
+
+func (c *Cell) emit(address netip.AddrPort, datagram []byte) {
 	c.counters.sent++
 	c.counters.sentBytes += uint64(len(datagram))
-	c.nat.Contacted(c.now, address)
 	c.config.Network.Send(address, datagram)
 }
+
+// vouched reports whether a member answered from an address lately enough that the guard has nothing to count
+// there: what it received from a proven address it never looks at.
+func (c *Cell) vouched(id wire.CellID, from netip.AddrPort) bool {
+	m := c.members.Get(id)
+	return m != nil && m.Address == from && m.Validated != 0 && c.now.Sub(m.Validated) < vouchedFor
+}
+
+// vouchedFor is well below overlay.ValidationLifetime: when the proof ends, the count has begun anew for long.
+const vouchedFor = overlay.ValidationLifetime / 2
 
 // admissible refuses source addresses that cannot be a cell's.
 func (c *Cell) admissible(from netip.AddrPort) bool {
@@ -348,6 +376,7 @@ func (c *Cell) addressConfirmed(sender wire.CellID, from netip.AddrPort, nonce u
 		c.guard.Validate(c.now, from)
 		if member := c.members.Get(sender); member != nil {
 			member.Address = from
+			c.members.Revised()
 			c.nat.Confirmed(c.now, member)
 			c.persist.peersDirty = true
 		}

@@ -46,8 +46,8 @@ func (c *Cell) versionFor(to wire.CellID) (version uint8, ok bool) {
 			return s.version, true
 		}
 	}
-	if view := c.views.cells[to]; view != nil && view.hasContact {
-		return own.Common(versionsOf(&view.contact))
+	if versions, said := c.contactVersions(to); said {
+		return own.Common(versions)
 	}
 	if version := c.guests.version(to); own.Includes(version) {
 		return version, true
@@ -58,13 +58,27 @@ func (c *Cell) versionFor(to wire.CellID) (version uint8, ok bool) {
 	return own.Min + uint8(c.config.Random.UintN(uint(own.Max-own.Min)+1)), true
 }
 
+// contactVersions returns what the contact of a cell says, false if there is none.
+func (c *Cell) contactVersions(id wire.CellID) (wire.Versions, bool) {
+	if m := c.members.Get(id); m != nil {
+		return m.Versions, true
+	}
+	if view := c.views.cells[id]; view != nil && view.hasContact { // it is gone
+		return versionsOf(&view.contact), true
+	}
+	return wire.Versions{}, false
+}
+
 // heardVersion compares the version of a verified datagram with what its sender is expected to speak.
 func (c *Cell) heardVersion(sender wire.CellID, version uint8) {
-	view := c.views.cells[sender]
-	if view == nil || !view.hasContact {
+	versions, said := c.contactVersions(sender)
+	if !said {
 		return // a guest's is kept with its address
 	}
-	expected, ok := c.config.Versions.Common(versionsOf(&view.contact))
+	expected, ok := c.config.Versions.Common(versions)
+	if ok && version == expected && len(c.spoken) == 0 {
+		return
+	}
 	s, heard := c.spoken[sender]
 	switch {
 	case ok && version == expected:

@@ -304,10 +304,12 @@ func (c *Cell) viewMember(view *cellView) {
 	withdrawn := listed(member.Candidates, member.Address) && !listed(view.contact.Candidates, member.Address)
 	member.Flags, member.Candidates = view.contact.Flags, view.contact.Candidates
 	member.Reach, member.Homes = view.contact.Reach, view.contact.Homes
+	member.Versions = versionsOf(&view.contact)
 	member.Life = state.Alive
 	if view.hasStatus {
 		member.Life, member.StatusIncarnation = view.status.Life, view.status.Incarnation
 	}
+	c.members.Revised()
 	c.chooseAddress(member, view, fresh, withdrawn)
 	if fresh && view.hasStatus {
 		c.detector.StatusChanged(c.now, view.id, view.status) // it came before the contact
@@ -342,6 +344,7 @@ func (c *Cell) chooseAddress(member *member, view *cellView, fresh, withdrawn bo
 		return // an operator named it, or it came from there
 	}
 	member.Address = best
+	c.members.Revised()
 }
 
 func (c *Cell) viewEndpoint(key string) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"colloid.net/meshd/wire"
 )
@@ -48,6 +49,7 @@ var (
 // AppendSnapshot appends the whole state in the order of the key hashes.
 func (s *Store) AppendSnapshot(dst []byte) []byte {
 	start := len(dst)
+	dst = slices.Grow(dst, s.snapshotSize())
 	dst = append(dst, snapshotMagic[:]...)
 	dst = binary.BigEndian.AppendUint16(dst, snapshotVersion)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(s.self))
@@ -68,6 +70,18 @@ func (s *Store) AppendSnapshot(dst []byte) []byte {
 	}
 	binary.BigEndian.PutUint64(dst[start+26:], uint64(len(dst)-start+snapshotTail))
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+}
+
+// snapshotSize returns the length of the snapshot that is made now. To look at every register twice is cheaper than
+// to move what is there already each time the room runs out.
+func (s *Store) snapshotSize() int {
+	size := snapshotHead + len(s.stable) + snapshotTail
+	for i := range s.index.slots {
+		if s.index.slots[i].reference != 0 {
+			size += snapshotLine + s.at(i).size() - registerHeader
+		}
+	}
+	return size
 }
 
 // LoadSnapshot replaces everything in the store by what AppendSnapshot wrote. After an error the

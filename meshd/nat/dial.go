@@ -20,10 +20,15 @@ const (
 	dialTimeout = 2 * time.Second
 	// contactedFor is how long a filter may remember that this cell sent to an address.
 	contactedFor = 5 * time.Minute
+	// ContactedEvery is how often it is enough to say that this cell sends to an address.
+	ContactedEvery = 30 * time.Second
 	// contactedMax bounds the addresses remembered; at the bound the old ones go, then all.
 	contactedMax = 8192
 	// reserveFor is how long one member is kept unknown to our router after the cell became active.
 	reserveFor = 8 * time.Second
+	// reserveAgain is how long nobody is looked for after nobody was found, unless a member changes: an address
+	// becomes unknown to a filter again only after contactedFor.
+	reserveAgain = time.Minute
 )
 
 // Contacted notes that this cell sends to an address: from now on its router may let answers in.
@@ -43,7 +48,7 @@ func (t *Traversal) Contacted(now clock.Instant, to netip.AddrPort) {
 
 func (t *Traversal) strange(now clock.Instant, address netip.Addr) bool {
 	at, known := t.contacted[address]
-	return !known || now.Sub(at) >= contactedFor
+	return !known || now.Sub(at) >= contactedFor+ContactedEvery
 }
 
 // dial is a dial-back under way.
@@ -162,9 +167,16 @@ func (t *Traversal) reserve(now clock.Instant) {
 	if !undecided || t.reserved != 0 && !t.reserveUntil.Reached(now) || t.options.Members.Len() < 2 || !t.privateOnly() {
 		return
 	}
+	// This looks at all members when there is none to find, as on a network of its own, so not at every Tick.
+	if t.reserveLook != 0 && !t.reserveLook.Reached(now) && t.reserveSeen == t.options.Members.Revision() {
+		return
+	}
+	t.reserveLook, t.reserveSeen = now.Add(reserveAgain), t.options.Members.Revision()
 	var found [1]*overlay.Member
 	list := t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {
-		return !m.InService() || !m.Address.IsValid() || m.NeedsHelp() || !t.strange(now, m.Address.Addr()) || scopeOf(m.Address.Addr()).private()
+		t.stats.Looked++
+		return scopeOf(m.Address.Addr()).private() || !m.InService() || !m.Address.IsValid() || m.NeedsHelp() ||
+			!t.strange(now, m.Address.Addr())
 	})
 	if len(list) > 0 {
 		t.reserved, t.reserveUntil = list[0].ID, now.Add(reserveFor)

@@ -48,6 +48,8 @@ type Traversal struct {
 	dial          dial
 	reserved      wire.CellID
 	reserveUntil  clock.Instant // 0 = nobody was reserved yet
+	reserveLook   clock.Instant // next look for somebody to reserve, 0 = none was taken yet
+	reserveSeen   uint64        // revision of the members at the last look
 	published     netip.AddrPort
 	mapped        []netip.AddrPort // by a router on request, see SetMapped
 	wasRestricted bool
@@ -78,6 +80,7 @@ type Stats struct {
 	Succeeded uint64 // paths that became direct after one, whoever began
 	Lost      uint64 // direct paths given up
 	Refused   uint64 // requests not served as coordinator
+	Looked    uint64 // members looked at in search of one to keep unknown to the router
 }
 
 // New returns a Traversal that knows nothing yet.

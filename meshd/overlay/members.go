@@ -24,6 +24,11 @@ type Member struct {
 	Reach      wire.Reach    // class of the cell (specification 6.1)
 	Homes      []wire.CellID // cells through which it is reached, see state.CellContact
 
+	Versions wire.Versions // of the protocol, as the cell's contact says
+
+	Contacted clock.Instant // when nat last took down that this cell sends to Contactee, see there
+	Contactee netip.Addr
+
 	Life              state.Life // as the store says; 0 until a status was heard
 	StatusIncarnation uint32
 
@@ -66,9 +71,11 @@ type Members struct {
 	self   wire.CellID
 	most   int
 	sorted []*Member
+	ids    []wire.CellID           // of sorted: searching needs nothing else of a member
 	byID   map[wire.CellID]*Member // for Get only; never iterated
-	// version rises with every Upsert that added and every Remove.
-	version uint64
+	last   *Member                 // that Get found: one datagram asks for its sender many times
+	// version rises with every Upsert that added and every Remove, revision also when a member changed.
+	version, revision uint64
 }
 
 // NewMembers returns an empty list for the cell self.
@@ -96,11 +103,28 @@ func (l *Members) Len() int { return len(l.sorted) }
 // Version changes whenever a member was added or removed.
 func (l *Members) Version() uint64 { return l.version }
 
+// Revision changes whenever a member was added or removed, and with every call of Revised. Who looks at all members
+// for one of some kind need not look again as long as it is the same.
+func (l *Members) Revision() uint64 { return l.revision }
+
+// Revised notes that the address, the class, the homes or the life of a member became another; whoever
+// sets them calls it.
+func (l *Members) Revised() { l.revision++ }
+
 // At returns the i-th member in id order; i must be in [0, Len).
 func (l *Members) At(i int) *Member { return l.sorted[i] }
 
 // Get returns the member or nil.
-func (l *Members) Get(id wire.CellID) *Member { return l.byID[id] }
+func (l *Members) Get(id wire.CellID) *Member {
+	if l.last != nil && l.last.ID == id {
+		return l.last
+	}
+	m := l.byID[id]
+	if m != nil {
+		l.last = m
+	}
+	return m
+}
 
 // Upsert returns the member with this id and adds it if it is not there. It returns nil for self, for
 // a reserved id, and for a new id when MembersMax members are held: a cluster that large is refused
@@ -115,8 +139,10 @@ func (l *Members) Upsert(id wire.CellID) *Member {
 	m := &Member{ID: id}
 	at, _ := l.search(id)
 	l.sorted = slices.Insert(l.sorted, at, m)
+	l.ids = slices.Insert(l.ids, at, id)
 	l.byID[id] = m
 	l.version++
+	l.revision++
 	return m
 }
 
@@ -127,8 +153,11 @@ func (l *Members) Remove(id wire.CellID) {
 		return
 	}
 	l.sorted = slices.Delete(l.sorted, at, at+1)
+	l.ids = slices.Delete(l.ids, at, at+1)
 	delete(l.byID, id)
+	l.last = nil
 	l.version++
+	l.revision++
 }
 
 // Each calls yield for every member in id order until it returns false. yield must not add or remove.
@@ -229,14 +258,5 @@ func (l *Members) reservoir(random *rand.Rand, taken []*Member, skip func(*Membe
 
 // search returns the position of id, or the one where it belongs.
 func (l *Members) search(id wire.CellID) (at int, found bool) {
-	low, high := 0, len(l.sorted)
-	for low < high {
-		middle := int(uint(low+high) >> 1)
-		if l.sorted[middle].ID < id {
-			low = middle + 1
-		} else {
-			high = middle
-		}
-	}
-	return low, low < len(l.sorted) && l.sorted[low].ID == id
+	return slices.BinarySearch(l.ids, id)
 }

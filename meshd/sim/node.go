@@ -32,6 +32,7 @@ type Node struct {
 	queue   []func()      // inputs that came while paused
 	tick    uint64        // number of the newest tick event
 	armed   time.Duration // when it comes, 0 = none is armed
+	due     clock.Instant // when the cell wants to be called, as it said after its last input
 	run     int           // number of the process on this machine
 
 	// For checkers: since when nothing was done to the machine, its process or its links.
@@ -182,11 +183,16 @@ func (n *Node) rearm() {
 	if n.cell == nil || n.paused {
 		return
 	}
-	deadline := n.cell.Deadline()
-	if deadline == clock.Never {
+	n.due = n.cell.Deadline()
+	n.arm()
+}
+
+// arm schedules a tick at the deadline that is known.
+func (n *Node) arm() {
+	if n.due == clock.Never {
 		return
 	}
-	at := max(time.Duration(deadline)-n.offset, n.world.now)
+	at := max(time.Duration(n.due)-n.offset, n.world.now)
 	if n.armed != 0 && n.armed <= at {
 		return
 	}
@@ -205,8 +211,8 @@ func (n *Node) ticked(number uint64) {
 		return
 	}
 	now := n.instant()
-	if n.cell.Deadline() > now {
-		n.rearm()
+	if n.due > now { // since the tick was armed an input has put the deadline off
+		n.arm()
 		return
 	}
 	n.cell.Tick(now)

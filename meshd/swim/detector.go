@@ -160,9 +160,26 @@ func (d *Detector) ProbeNow(now clock.Instant, id wire.CellID) {
 // Suspected reports whether this cell itself failed to reach the member, directly and through helpers,
 // in a suspicion that is still open. Gossip passes such a cell over (F28).
 func (d *Detector) Suspected(id wire.CellID) bool {
-	p := d.peers[id]
+	p := d.attended(id)
 	return p != nil && p.failed > 0
 }
+
+// attended returns the record of a member that has something to wait for, nil if it has nothing. Nearly all have
+// nothing nearly always, and whoever sends or receives asks, so a short list is better than the large map.
+func (d *Detector) attended(id wire.CellID) *peer {
+	if len(d.active) > activeFew {
+		return d.peers[id]
+	}
+	for _, p := range d.active {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// activeFew is how many are looked at one by one.
+const activeFew = 8
 
 // AnySuspected reports whether Suspected is true of any member, without asking about each.
 func (d *Detector) AnySuspected() bool {
@@ -187,7 +204,7 @@ func (d *Detector) Forget(id wire.CellID) {
 
 // underProbe reports whether the member is being probed outside the schedule already.
 func (d *Detector) underProbe(id wire.CellID) bool {
-	p := d.peers[id]
+	p := d.attended(id)
 	return p != nil && p.phase != phaseIdle && p.phase != phaseOnlooker
 }
 

@@ -258,7 +258,7 @@ func (d *Detector) timeout(m *overlay.Member) time.Duration {
 // reached ends whatever was open about a member that proved to be reachable.
 func (d *Detector) reached(now clock.Instant, m *overlay.Member) {
 	m.Failures = 0
-	if p := d.peers[m.ID]; p != nil && p.phase != phaseIdle {
+	if p := d.attended(m.ID); p != nil && p.phase != phaseIdle {
 		d.clear(p)
 	}
 	d.accuseAloud(now, m)

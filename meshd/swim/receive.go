@@ -64,7 +64,7 @@ func (d *Detector) heard(now clock.Instant, m *overlay.Member) {
 		d.accuseAloud(now, m)
 		return
 	}
-	if p := d.peers[m.ID]; p != nil && (p.since != 0 || p.heard != 0) && p.phase != phaseIdle {
+	if p := d.attended(m.ID); p != nil && (p.since != 0 || p.heard != 0) && p.phase != phaseIdle {
 		p.extended = true
 	}
 }
@@ -81,6 +81,7 @@ func (d *Detector) receivePong(now clock.Instant, m *overlay.Member, address net
 	// sent it on from there (F155). The address that was asked is the one that received the nonce.
 	if !m.Address.IsValid() {
 		m.Address = address
+		d.members.Revised()
 	}
 	direct := address.IsValid()
 	if direct {
