@@ -179,13 +179,19 @@ const failoverLimit = 60 * time.Second
 
 // waitReady waits until two replicas answer an HTTP request at the addresses that the cell reports.
 func (d *demo) waitReady(ctx context.Context, cell *cluster.Cell) error {
-	return cluster.WaitFor(ctx, failoverLimit, "two replicas to answer", func(ctx context.Context) error {
+	err := cluster.WaitFor(ctx, failoverLimit, "two replicas to answer", func(ctx context.Context) error {
 		answers, err := d.cluster.Ask(ctx, cell, workload)
 		if err == nil && len(answers) < 2 {
 			err = fmt.Errorf("%d answer", len(answers))
 		}
 		return err
 	})
+	if err != nil && ctx.Err() == nil {
+		if why, errWhy := cell.Command(ctx, "explain", workload); errWhy == nil {
+			err = fmt.Errorf("%w\n%s", err, why)
+		}
+	}
+	return err
 }
 
 // show prints the status and asks every replica once.
