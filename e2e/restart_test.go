@@ -122,7 +122,7 @@ func TestF134_RandomDeathsOfDaemons(t *testing.T) {
 	f := start(t, 3)
 	duration := 12 * time.Second
 	if long() {
-		duration = time.Minute
+		duration = 10 * time.Minute
 	}
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(3, "restart always"))
 	f.answers(f.Cells[0], 3)
