@@ -14,8 +14,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// Whoever has the key may tell a cell in PINGs, and in PONGs that nobody asked for, that it was seen at any address:
-// what it knows of its own address and class stays the same (F23).
+// A member may tell a cell in PINGs, and in PONGs that nobody asked for, that it was seen at any address: what it
+// knows of its own address and class stays the same (F23).
 func TestF23_ForgedPingsChangeNoClass(t *testing.T) {
 	for kind, want := range map[NATKind]wire.Reach{Public: wire.ReachPublic, PortRestricted: wire.ReachPunched} {
 		w := formBehind(t, 1, []NATKind{Public, Public, Public, kind}, NetworkOptions{})
@@ -26,12 +26,14 @@ func TestF23_ForgedPingsChangeNoClass(t *testing.T) {
 			t.Fatalf("%v: %v before, want %v", kind, before.Reach, want)
 		}
 		random := rand.New(rand.NewPCG(23, 23))
-		liar := w.Node(1) // where the router, if there is one, lets in from
-		forged := seal.NewSealer(liar.disk.cluster.Key, 0xbad, 1)
+		// A member whom the router, if there is one, lets in. It has stopped, so that its counters are free.
+		liar := w.Node(1)
+		liar.Pause()
+		forged := seal.NewSealer(liar.disk.cluster.Key, liar.ID(), 200)
 		unsealed := metricOf(t, victim, "colloid_datagrams_unsealed_total")
 		for nonce := range uint32(600) {
 			lie := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(random.Uint32()), byte(random.Uint32())}), 4444)
-			header := wire.Header{Type: wire.TypePing, Sender: 0xbad, Nonce: nonce, PayloadLength: wire.PingSize}
+			header := wire.Header{Type: wire.TypePing, Sender: liar.ID(), Nonce: nonce, PayloadLength: wire.PingSize}
 			if nonce%2 == 1 {
 				header.Type = wire.TypePong
 			}
