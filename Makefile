@@ -59,7 +59,7 @@ bench-cluster: build ## 128 cells beside memberlist, failover, idle cost; ARGS="
 
 .PHONY: e2e
 e2e: build ## the end-to-end tests alone, the long parts too
-	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 30m ./e2e/...
+	COLLOID_E2E_LONG=1 $(GO) test -count=1 -v -timeout 60m ./e2e/...
 
 .PHONY: vm
 vm: ## the suites that need Linux 6.1 and control groups v2, in QEMU; says so where that cannot run

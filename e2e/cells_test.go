@@ -303,7 +303,8 @@ func TestSAFE1_ConcurrentEditsBlockUntilResolved(t *testing.T) {
 	if err != nil || len(status.Conflicts) != 1 || len(status.Conflicts[0].Values) != 2 {
 		t.Fatalf("conflicts %+v, %v", status.Conflicts, err)
 	}
-	f.run(left, 0, "resolve", "hello", "--seen", status.Conflicts[0].Digest, "--take", "1")
+	seen := status.Conflicts[0].Digest
+	f.run(left, 0, "resolve", "hello", "--seen", seen, "--take", "1")
 	for _, cell := range f.Cells {
 		f.wait("the decision to arrive at "+cell.Name, func(ctx context.Context) error {
 			result, err := cell.Run(ctx, "get", "hello")
@@ -314,6 +315,13 @@ func TestSAFE1_ConcurrentEditsBlockUntilResolved(t *testing.T) {
 		})
 	}
 	same(t, "replicas after the decision", before, f.answers(left, 3))
+	// The other operator decides by what is no longer there, and by a value that was replaced meanwhile (F55).
+	decided := f.run(right, 0, "get", "hello")
+	result, err := right.Run(t.Context(), "resolve", "hello", "--seen", seen, "--take", "2")
+	refused(t, "a decision that comes late", result, err, 1, "not in conflict")
+	if now := f.run(left, 0, "get", "hello"); now != decided {
+		t.Errorf("%s became %s", decided, now)
+	}
 }
 
 // A cell leaves while requests run: its replica moves first (F8, F75), and no request fails.

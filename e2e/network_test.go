@@ -53,6 +53,24 @@ func TestF125_EpollEndToEnd(t *testing.T) {
 	}
 }
 
+// Which way of using the socket the kernel allows is printed, and where io_uring is not used, why not (F124).
+func TestF124_TheDriverIsShown(t *testing.T) {
+	t.Parallel()
+	f := start(t, 1)
+	status, err := f.Cells[0].Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := status.Cell.Driver
+	if !strings.HasPrefix(driver, "io_uring (") && !strings.HasPrefix(driver, "epoll (io_uring refused: ") {
+		t.Errorf("driver %q", driver)
+	}
+	if text := f.run(f.Cells[0], 0, "status"); !strings.Contains(text, driver) {
+		t.Errorf("status does not say %q:\n%s", driver, text)
+	}
+	t.Log(driver)
+}
+
 // A link that carries 1100 bytes loses full datagrams. The cell behind it says so, and so does every other, whose
 // datagrams to it vanish without an error (F30).
 func TestF30_NarrowPathIsReported(t *testing.T) {

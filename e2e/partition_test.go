@@ -51,6 +51,9 @@ func TestF66_CutOffAndBack(t *testing.T) {
 	t.Parallel()
 	needRoot(t, "cuts the link of a cell")
 	times := []time.Duration{5 * time.Second}
+	if long() {
+		times = append(times, 30*time.Second, 5*time.Minute)
+	}
 	if text := os.Getenv("COLLOID_E2E_CUTS"); text != "" {
 		times = nil
 		for _, word := range strings.Split(text, ",") {
@@ -62,7 +65,10 @@ func TestF66_CutOffAndBack(t *testing.T) {
 		}
 	}
 	for _, duration := range times {
-		t.Run(duration.String(), func(t *testing.T) { cutOff(t, duration) })
+		t.Run(duration.String(), func(t *testing.T) {
+			t.Parallel()
+			cutOff(t, duration)
+		})
 	}
 }
 

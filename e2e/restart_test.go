@@ -115,14 +115,14 @@ func active(ctx context.Context, cells []*cluster.Cell) error {
 	return nil
 }
 
-// Single processes are killed at random under load: no workload stops, none is started twice (F134). The
-// shims of the instances are not among them: with a shim its instance is lost by design.
+// Single processes are killed at random under load, the shims of the instances among them: no workload stops, none is
+// started twice (F134).
 func TestF134_RandomDeathsOfDaemons(t *testing.T) {
 	t.Parallel()
 	f := start(t, 3)
 	duration := 12 * time.Second
 	if long() {
-		duration = time.Minute
+		duration = 10 * time.Minute
 	}
 	f.run(f.Cells[0], 0, "apply", "-f", f.config(3, "restart always"))
 	f.answers(f.Cells[0], 3)
@@ -132,8 +132,10 @@ func TestF134_RandomDeathsOfDaemons(t *testing.T) {
 	deaths := map[string]int{}
 	for began := time.Now(); time.Since(began) < duration; {
 		cell := f.Cells[random.IntN(len(f.Cells))]
-		program := []string{"meshd", "runnerd", "colloid"}[random.IntN(3)]
-		if n, err := cell.KillProgram(program); err != nil {
+		program := []string{"meshd", "runnerd", "colloid", "shim"}[random.IntN(4)]
+		if program == "shim" {
+			deaths[program] += cell.KillShims()
+		} else if n, err := cell.KillProgram(program); err != nil {
 			t.Fatal(err)
 		} else if n == 1 {
 			deaths[program]++

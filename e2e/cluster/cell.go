@@ -140,6 +140,18 @@ func (c *Cell) SignalProgram(name string, signal unix.Signal) (int, error) {
 	return killed, nil
 }
 
+// KillShims ends the shims of all instances of the cell with SIGKILL and returns how many those were.
+func (c *Cell) KillShims() int {
+	killed := 0
+	for _, id := range c.Processes() {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+		if err == nil && strings.HasSuffix(string(line), "\x00shim\x00") && unix.Kill(id, unix.SIGKILL) == nil {
+			killed++
+		}
+	}
+	return killed
+}
+
 // Relaunch starts the launcher again after it alone was killed and its daemons have ended; workloads
 // that still run are left to it. The keeper of the former run stays with them.
 func (c *Cell) Relaunch(ctx context.Context) error {

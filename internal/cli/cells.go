@@ -51,7 +51,7 @@ func printCells(w io.Writer, cells []uds.CellInfo) error {
 		case c.HeardSeconds >= 0:
 			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
 		}
-		t.row(c.ID, orDash(c.Hostname), c.Address, state, orDash(c.Reach), describePath(c), describeRTT(c), heard,
+		t.row(c.ID, orDash(c.Hostname), c.Address, state, describeReach(c), describePath(c), describeRTT(c), heard,
 			fmt.Sprintf("%dm", c.CPUMillicores), fmt.Sprintf("%dMiB", c.MemoryMiB),
 			orDash(strings.Join(c.Runtimes, ",")), fmt.Sprint(c.Instances), orDash(c.Version))
 	}
@@ -112,4 +112,12 @@ func findCell(cells []uds.CellInfo, name string) (uds.CellInfo, error) {
 		return found[0], nil
 	}
 	return uds.CellInfo{}, fail(ExitUsage, "%q means %d cells: write more of the id", name, len(found))
+}
+
+// describeReach is what strangers can expect of a cell. Of one that is not there it says nothing.
+func describeReach(c uds.CellInfo) string {
+	if c.State == "dead" || c.State == "gone" {
+		return "-"
+	}
+	return orDash(c.Reach)
 }

@@ -23,10 +23,10 @@ const environmentSocket = "COLLOID_SOCKET"
 // is the only one.
 func (a *app) socketPlaces() []string {
 	if a.socket != "" {
-		return []string{a.socket}
+		return []string{plainPath(a.socket)}
 	}
 	if path := a.Variable(environmentSocket); path != "" {
-		return []string{path}
+		return []string{plainPath(path)}
 	}
 	if dir := a.Variable(launcher.EnvironmentDirectory); dir != "" {
 		return []string{filepath.Join(launcher.RunDirectory(dir), launcher.SocketName),
@@ -37,6 +37,15 @@ func (a *app) socketPlaces() []string {
 		places = append(places, filepath.Join(launcher.RunDirectory(dir), launcher.SocketName))
 	}
 	return places
+}
+
+// plainPath makes of a path below the working directory one that says so: package uds refuses names that the kernel
+// or another program could take for something else than a file (F135, F136).
+func plainPath(path string) string {
+	if filepath.IsAbs(path) || strings.HasPrefix(path, ".") || strings.HasPrefix(path, "@") {
+		return path
+	}
+	return "." + string(filepath.Separator) + path
 }
 
 // session is one connection to the daemon.

@@ -128,7 +128,7 @@ func printStatus(w io.Writer, status *uds.Status) error {
 		if c.HeldSeconds > 0 {
 			state += fmt.Sprintf(", held back %ds", c.HeldSeconds)
 		}
-		t.row(c.ID, orDash(c.Hostname), c.Address, state, orDash(c.Reach), heard, fmt.Sprint(c.Instances))
+		t.row(c.ID, orDash(c.Hostname), c.Address, state, describeReach(c), heard, fmt.Sprint(c.Instances))
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -14,17 +14,17 @@ import (
 // the same, and what is gone is withdrawn (F101).
 func TestF101_EndpointsNeverConflict(t *testing.T) {
 	for seed := uint64(1); seed <= 3; seed++ {
-		w := cluster(t, sim.Options{Seed: seed, Cells: 6})
+		w := cluster(t, sim.Options{Seed: seed, Cells: 10})
 		w.Run(15 * time.Second)
-		digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 6), uds.ExpectAny)))
+		digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 10), uds.ExpectAny)))
 		w.Run(5 * time.Second)
 		for round := range 8 {
-			n := w.Node(1 + round%5)
+			n := w.Node(1 + round%9)
 			n.PowerOff()
 			w.Run(time.Duration(1+round) * time.Second)
 			n.Boot()
 			w.Run(3 * time.Second)
-			digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 3+round%4), uds.ExpectAny)))
+			digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 7+round%4), uds.ExpectAny)))
 			w.Run(4 * time.Second)
 		}
 		digest(t, ask(t, w, w.Node(0), write(uds.CodeSet, "spread.web", spec(t, 2), uds.ExpectAny)))
