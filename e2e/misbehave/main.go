@@ -3,7 +3,6 @@
 //	crash    ends with code 7 at once
 //	say      writes its second argument to its output, and then waits for the end
 //	secret   answers HTTP with the SHA-256 of $PASSWORD and of $COLLOID_FILES/etc/key
-//	say      writes its second argument to its output, and then waits for the end
 //	slow     answers HTTP, but not in its first three seconds
 //	yes      prints lines as fast as it can
 //
@@ -42,11 +41,6 @@ func main() {
 		<-terminated().Done()
 	case "secret":
 		serve(secrets())
-	case "say":
-		fmt.Println(os.Args[len(os.Args)-1])
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		<-ctx.Done()
 	case "slow":
 		time.Sleep(3 * time.Second)
 		serve(fmt.Sprintf("slow pid %d\n", os.Getpid()))
