@@ -318,7 +318,7 @@ func TestSAFE1_ConcurrentEditsBlockUntilResolved(t *testing.T) {
 	// The other operator decides by what is no longer there, and by a value that was replaced meanwhile (F55).
 	decided := f.run(right, 0, "get", "hello")
 	result, err := right.Run(t.Context(), "resolve", "hello", "--seen", seen, "--take", "2")
-	refused(t, "a decision that comes late", result, err, 1, "not in conflict")
+	refused(t, "a decision that comes late", result, err, 5, "somebody has decided")
 	if now := f.run(left, 0, "get", "hello"); now != decided {
 		t.Errorf("%s became %s", decided, now)
 	}

@@ -9,8 +9,12 @@ import (
 	"time"
 )
 
-// requestTimeout bounds one HTTP request of Get and Load.
-const requestTimeout = time.Second
+// requestTimeout bounds one HTTP request of Get, and loadTimeout one of Load, which no request may fail: it is what a
+// patient client waits, so that an overloaded machine is not taken for a gap. LoadResult.Longest tells of both.
+const (
+	requestTimeout = time.Second
+	loadTimeout    = 3 * time.Second
+)
 
 // answerSizeMax bounds how much of an answer is read.
 const answerSizeMax = 1 << 16
@@ -57,7 +61,7 @@ type Load struct {
 func (c *Cluster) StartLoad(ctx context.Context, pause time.Duration, urls func() []string) *Load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &Load{cancel: cancel}
-	client := c.HTTP(requestTimeout)
+	client := c.HTTP(loadTimeout)
 	l.done.Go(func() {
 		for turn := 0; ctx.Err() == nil; turn++ {
 			l.request(ctx, client, urls(), turn)

@@ -64,8 +64,12 @@ func compare(d desired, held *uds.Entries) step {
 	return st
 }
 
-// adviseConflict tells on standard error which values compete and how to choose.
+// adviseConflict tells on standard error which values compete and how to choose. Of a key that holds one value it
+// says nothing.
 func (a *app) adviseConflict(entries *uds.Entries) {
+	if !inConflict(entries) {
+		return
+	}
 	a.talk("colloid: %s holds %d concurrent values; what runs is left as it is:", entries.Key, len(entries.Entries))
 	texts := describeValues(entries.Key, entries.Entries)
 	for i, v := range entries.Entries {

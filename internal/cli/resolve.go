@@ -51,6 +51,9 @@ func (a *app) resolve(s *session, name string, flags resolveFlags) error {
 		return err
 	}
 	if flags.seen != "" && flags.seen != entries.Digest {
+		if !inConflict(entries) {
+			return fail(ExitConflict, "%s is no longer in conflict, somebody has decided: see colloid get %s", key, key)
+		}
 		a.adviseConflict(entries)
 		return fail(ExitConflict, "%s has changed since it was shown (now %s)", key, entries.Digest)
 	}

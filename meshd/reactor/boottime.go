@@ -15,6 +15,7 @@ type bootClock struct {
 	offset atomic.Int64
 	// checked is the monotonic reading at the last comparison with the kernel.
 	checked atomic.Int64
+	read    func(start time.Time) reading
 }
 
 // Comparing twice gives slightly different offsets; only a difference that suspend alone can make
@@ -25,12 +26,48 @@ const (
 )
 
 // boot is shared by all reactors of the process so that their instants can be compared.
-var boot = newBootClock()
+var boot = newBootClock(readBootTime)
 
-func newBootClock() *bootClock {
-	c := &bootClock{start: time.Now()}
-	c.compare()
+// firstReadings bounds the attempts to begin with a comparison that nothing interrupted.
+const firstReadings = 100
+
+// newBootClock begins with the best of some comparisons. Without any, instants would count from the start of the
+// process until one succeeds, and then jump by the age of the host: a cell that boots on a busy machine would take
+// that for minutes in which nobody answered.
+func newBootClock(read func(start time.Time) reading) *bootClock {
+	c := &bootClock{start: time.Now(), read: read}
+	best := reading{after: 1<<63 - 1}
+	for range firstReadings {
+		r := c.read(c.start)
+		if !r.known {
+			return c // CLOCK_BOOTTIME exists since Linux 2.6.39
+		}
+		if r.gap() < best.gap() {
+			best = r
+		}
+		if best.gap() <= offsetNoise/2 {
+			break
+		}
+	}
+	c.checked.Store(best.after)
+	c.offset.Store(best.boot - best.after)
 	return c
+}
+
+// reading is the kernel's clock between two readings of Go's, in nanoseconds.
+type reading struct {
+	before, boot, after int64
+	known               bool
+}
+
+func (r reading) gap() int64 { return r.after - r.before }
+
+func readBootTime(start time.Time) (r reading) {
+	var ts unix.Timespec
+	r.before = int64(time.Since(start))
+	r.known = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) == nil
+	r.boot, r.after = ts.Nano(), int64(time.Since(start))
+	return r
 }
 
 func (c *bootClock) now() clock.Instant {
@@ -45,17 +82,12 @@ func (c *bootClock) refresh() {
 }
 
 func (c *bootClock) compare() {
-	var ts unix.Timespec
-	before := int64(time.Since(c.start))
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return // CLOCK_BOOTTIME exists since Linux 2.6.39
-	}
-	after := int64(time.Since(c.start))
-	if after-before > offsetNoise/2 {
+	r := c.read(c.start)
+	if !r.known || r.gap() > offsetNoise/2 {
 		return // interrupted between the readings: compared again after the next sleep
 	}
-	c.checked.Store(after)
-	c.raise(ts.Nano()-after, offsetNoise)
+	c.checked.Store(r.after)
+	c.raise(r.boot-r.after, offsetNoise)
 }
 
 // reached takes over the kernel's statement that the instant has come.
