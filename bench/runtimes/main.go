@@ -134,7 +134,7 @@ func makeBundle(directory, rootfs string) string {
 	err := os.Mkdir(bundle, 0o755)
 	var config []byte
 	if err == nil {
-		config, err = sandbox.Bundle(c, sandbox.Program{Arguments: []string{"/bin/true"}}, rootfs, bundle)
+		config, _, err = sandbox.Bundle(c, sandbox.Program{Arguments: []string{"/bin/true"}}, rootfs, bundle)
 	}
 	if err == nil && !json.Valid(config) {
 		err = fmt.Errorf("the bundle is not valid")

@@ -138,6 +138,7 @@ func TestUsageFitsItsFrame(t *testing.T) {
 
 func FuzzFrames(f *testing.F) {
 	f.Add(Append(Append(nil, KindRequest, []byte(`{"key":"spread.web"}`)), KindInput, []byte("x")))
+	f.Add(Append(nil, KindRequest, []byte(`{"blob":"`+strings.Repeat("0a", 32)+`","offset":5}`)))
 	f.Add(Append(nil, KindLine, (&Line{UnixMilliseconds: 5, Partial: true, Text: []byte("hello")}).Append(nil)))
 	f.Add(Append(nil, KindExit, (&Exit{Code: 1, Reason: "r"}).Append(nil)))
 	f.Add(Append(nil, KindResize, AppendSize(nil, 24, 80)))
