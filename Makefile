@@ -48,6 +48,9 @@ bench: build ## figures of the core and of modules, one line each: BENCH name va
 	cd bench && $(GO) run ./wasm -bin ../bin
 	@$(GO) test -run '^$$' -bench '^BenchmarkColdStart$$' -benchtime 200x ./runnerd/wasm | \
 		awk '/ns\/op/ { printf "BENCH wasm_cold_ms %.2f\n", $$3 / 1e6 }'
+	@$(GO) test -run '^$$' -bench '^BenchmarkContainerStart$$' -benchtime 1x ./runnerd | awk '/ms\/start/ { \
+		for (i = 2; i < NF; i++) { if ($$(i + 1) == "ms/start") print "BENCH container_start_ms", $$i; \
+			if ($$(i + 1) == "ms/cold") print "BENCH container_start_cold_ms", $$i } }'
 
 .PHONY: bench-packages
 bench-packages: ## the Go benchmarks of all packages

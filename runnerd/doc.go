@@ -16,7 +16,10 @@
 //
 // The death of runnerd changes nothing for workloads: a new runnerd finds the directories, compares
 // process id and start time, and goes on (adopt.go). What was asked of an instance (run, stop) and its
-// back-off are durable before they take effect.
+// back-off are written down before they take effect. Nothing of it has a meaning after a restart of the host, so
+// nothing waits for the disk (record.Keep).
+//
+// While containers run, one more sandbox stands ready for the next one (spares.go).
 //
 // Limits: the policy's instances (at most 1024), 256 denials remembered, 10 launches a second, 2 at a
 // time; events are not queued but marked on the instance and sent when the ring has room.

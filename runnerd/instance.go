@@ -114,7 +114,7 @@ func (i *instance) path(name string) string { return filepath.Join(i.directory, 
 // Names in the state file.
 const fileState = "state"
 
-// save makes durable what must survive runnerd.
+// save writes down what must survive runnerd, though not the host: the next boot discards it.
 func (i *instance) save() error {
 	r := record.Record{}
 	r.Set("boot", procfs.BootID())

@@ -73,6 +73,7 @@ type spares struct {
 	cell     uint64
 	again    time.Time // not before
 	closed   bool
+	work     sync.WaitGroup
 }
 
 // want says which spare there should be, or that there should be none. It returns at once.
@@ -94,13 +95,13 @@ func (p *spares) settle() {
 		p.ready.expected = time.Now()
 		p.busy = true
 		again := p.ready
-		go func() {
+		p.work.Go(func() {
 			p.expect(again)
 			p.mutex.Lock()
 			defer p.mutex.Unlock()
 			p.busy = false
 			p.settle()
-		}()
+		})
 		return
 	}
 	if !unfit && !missing {
@@ -108,7 +109,7 @@ func (p *spares) settle() {
 	}
 	old, settings, cell := p.ready, p.settings, p.cell
 	p.ready, p.busy = nil, true
-	go func() {
+	p.work.Go(func() {
 		var made *spare
 		var err error
 		if old != nil {
@@ -124,9 +125,10 @@ func (p *spares) settle() {
 		}
 		if p.closed && made != nil {
 			made.shim.Close()
+			p.ready = nil
 		}
 		p.settle()
-	}()
+	})
 }
 
 func (p *spares) fits(s *spare, settings policy.Network, cell uint64) bool {
@@ -222,15 +224,16 @@ func (p *spares) clear(seat string) error {
 	return p.backend.ids.Return(seat)
 }
 
-// close ends the spare without taking time for the rest of it.
+// close ends the spare and waits for what is under way. The next runnerd removes the rest of its seat.
 func (p *spares) close() {
 	p.mutex.Lock()
-	defer p.mutex.Unlock()
 	p.closed = true
 	if p.ready != nil {
 		p.ready.shim.Close()
 		p.ready = nil
 	}
+	p.mutex.Unlock()
+	p.work.Wait()
 }
 
 // seats are the seats that instances have, by what their records say.

@@ -206,7 +206,7 @@ func (s *Supervisor) report(id InstanceID, epoch int, call func(*instance)) {
 	})
 }
 
-// enter moves an instance to another phase, durably if that must survive runnerd.
+// enter moves an instance to another phase and writes that down, for a later runnerd.
 func (s *Supervisor) enter(i *instance, next phase, reason string) {
 	i.stopTimers()
 	i.phase, i.reason, i.dirty = next, reason, true

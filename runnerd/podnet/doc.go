@@ -6,7 +6,7 @@
 //
 // Nouns. Settings say what the host's policy wants: the name of the bridge and the ranges of addresses.
 // A lease is what one container has: an index into the pool, from which its addresses follow, and the
-// ports that it publishes. The lease is durable before anything of it exists in the kernel, and is
+// ports that it publishes. The lease is written down before anything of it exists in the kernel, and is
 // forgotten after all of it is gone. So whatever is killed when, the file tells what may be there, and
 // Retain removes the rest. Network owns all of this; its methods may be called from any goroutine and
 // run one at a time.

@@ -27,7 +27,7 @@ type lease struct {
 	owner  string // the container that has it, if it was made under another name; "" = the name
 }
 
-// pool is the durable part of a network.
+// pool is the part of a network that survives runnerd.
 type pool struct {
 	path       string
 	bridge     string // "" = there is no network

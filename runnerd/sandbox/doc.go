@@ -10,6 +10,8 @@
 // zombies, passes signals on, keeps the exit status and starts further processes inside (Exec) for
 // whoever can open the socket in the instance's directory.
 //
+// Most of it can be done before it is known for whom (spare.go).
+//
 // What holds always, whatever the specification and the policy say: a user namespace with 65,536 ids
 // of the instance's own, no_new_privs, the system call filter of package seccomp, private mounts,
 // /proc with masked and read-only parts, a /dev of eleven entries, no descriptor of anybody else.

@@ -6,10 +6,12 @@
 //
 // The shim is in a session of its own, adopts orphans (subreaper), survives runnerd, drains the log
 // pipe, waits for the workload and writes its exit status into the instance's directory (F134). The
-// stage waits until the shim has durably written down who it is, then drops every privilege and
+// stage waits until the shim has written down who it is, then drops every privilege and
 // becomes the workload by executing the descriptor of the file whose digest was checked (F145). A
 // killed shim therefore never leaves a workload behind that nobody knows of: without the shim's
 // word the stage ends.
+//
+// A spare is a shim with an init that were started before there was an instance for them (spare.go).
 //
 // A shim in watch mode replaces one that was killed: it drains and watches a workload that is not its
 // child, so the exit status is then unknown (-1).
