@@ -117,6 +117,10 @@ spread crash {
 		return err
 	})
 	t.Log(c.run(watcher, 0, "status"))
+	eaters, err := c.copiesOf(t.Context(), "spread.eater")
+	if err != nil || len(eaters) != 1 || eaters[0].instance.OOMKills == 0 {
+		t.Errorf("its own cell does not count the kills: %+v, %v", eaters, err)
+	}
 	window, most := 20*time.Second, 4 // starts at 0, 1, 3.5, 9.75 s
 	if long() {
 		window, most = 5*time.Minute, 8
