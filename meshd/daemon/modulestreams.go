@@ -12,10 +12,10 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// A module opens streams to functions of other modules with colloid_stream_open (section 13.5). It asks for each step
-// with a request (ipc/invoke), and the answer comes when the step is done; so nothing is buffered here but the one
-// chunk that is being written, and the stream's window holds back whoever is faster. Only streams of kind StreamInvoke
-// may be opened: the others give people a look into instances, which modules have no business with.
+// A module opens streams to functions of other modules with colloid_stream_open (section 13.5). It asks for each
+// step with a request (ipc/invoke), and the answer comes when the step is done; so nothing is buffered here but the
+// one chunk that is being written, and the stream's window holds back whoever is faster. Only streams of kind
+// StreamInvoke may be opened: the others give people a look into instances, which modules have no business with.
 
 // moduleStreamsMax bounds the streams of all modules of this cell, of the 256 that a cell may have.
 const moduleStreamsMax = 64

@@ -15,7 +15,9 @@ func (f *fakeWorker) callThrough(name, function, argument string) (reply []byte,
 	f.t.Helper()
 	f.next += 100
 	id := f.next
-	answer := f.ask(&invoke.Request{ID: id, Operation: invoke.OperationStreamOpen, Index: invoke.StreamInvoke, Key: name})
+	answer := f.ask(&invoke.Request{
+		ID: id, Operation: invoke.OperationStreamOpen, Index: invoke.StreamInvoke, Key: name,
+	})
 	if answer.Errno != 0 {
 		return nil, answer.Errno
 	}
@@ -26,7 +28,8 @@ func (f *fakeWorker) callThrough(name, function, argument string) (reply []byte,
 	for len(request) > 0 {
 		id++
 		piece := request[:min(len(request), invoke.StreamChunkMax)]
-		if answer := f.ask(&invoke.Request{ID: id, Operation: invoke.OperationStreamWrite, Index: number, Value: piece}); answer.Errno != 0 {
+		write := &invoke.Request{ID: id, Operation: invoke.OperationStreamWrite, Index: number, Value: piece}
+		if answer := f.ask(write); answer.Errno != 0 {
 			return nil, answer.Errno
 		}
 		request = request[len(piece):]
