@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -365,6 +366,51 @@ func TestF137_CopyStaysInTheInstance(t *testing.T) {
 	f.fails(from, 1, "no such file", "cp", "hello/0:absent", directory)
 	f.fails(from, 2, "no such file", "cp", filepath.Join(directory, "absent"), "hello/0:x")
 	f.fails(from, 2, "one of both", "cp", "a", "b")
+	f.fails(from, 1, "hello/0: ", "cp", source, "hello/0:absent/below")
+	f.interruptedCopies(from, directory)
+}
+
+// interruptedCopies says control-C to copies of something large, in and out: they end soon and say so, what was there
+// before stays, and nothing half is left on either side.
+func (f *fixture) interruptedCopies(from *cluster.Cell, directory string) {
+	f.t.Helper()
+	large := filepath.Join(directory, "large")
+	sum := randomFile(f.t, large, 256<<20)
+	inside := func(script string) string { return f.run(from, 0, "exec", "hello/0", "--", "sh", "-c", script) }
+	inside("echo before > large; mkdir -p below")
+	into := f.background(from, "cp", large, "hello/0:large")
+	f.wait("something to arrive", func(context.Context) error {
+		if inside("find . -name '.colloid-cp-*' -size +64k") == "" {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	into.Process.Signal(os.Interrupt)
+	f.ends(into, 130, "hello/0: interrupted")
+	f.wait("nothing half to be left", func(context.Context) error {
+		if out := inside("find . -name '.colloid-cp-*'; cat large"); out != "before\n" {
+			return fmt.Errorf("left: %q", out)
+		}
+		return nil
+	})
+	f.run(from, 0, "cp", large, "hello/0:large")
+	if out := inside("sha256sum large"); !strings.HasPrefix(out, sum) {
+		f.t.Fatalf("%s arrived, %s was sent", out, sum)
+	}
+	back := filepath.Join(directory, "there")
+	os.Mkdir(back, 0o755)
+	out := f.background(from, "cp", "hello/0:large", back)
+	f.wait("something to come back", func(context.Context) error {
+		if list, _ := os.ReadDir(back); len(list) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	out.Process.Signal(os.Interrupt)
+	f.ends(out, 130, "hello/0: interrupted")
+	if list, err := os.ReadDir(back); len(list) != 0 || err != nil {
+		f.t.Errorf("left: %v %v", list, err)
+	}
 }
 
 // terminalPair makes a terminal for a command; the test holds the other end.
