@@ -335,39 +335,6 @@ func (f *fixture) throughput(from *cluster.Cell) string {
 	return time.Since(began).Round(time.Millisecond).String()
 }
 
-// Files go in and out; paths and links lead nowhere else.
-func TestF137_CopyStaysInTheInstance(t *testing.T) {
-	line := operatorKey(t, "anna")
-	f := startWith(t, cluster.Options{Cells: 2, PolicyLines: "exec spread.hel*\n" + line})
-	f.run(f.Cells[0], 0, "apply", "-f", f.config(1, ""))
-	f.answers(f.Cells[0], 1)
-	_, others := f.holders()
-	from, directory := others[0], t.TempDir()
-	source := filepath.Join(directory, "source")
-	os.MkdirAll(filepath.Join(source, "sub"), 0o755)
-	data := make([]byte, 3<<20)
-	rand.Read(data)
-	os.WriteFile(filepath.Join(source, "sub", "data"), data, 0o640)
-	f.run(from, 0, "cp", source, "hello/0:copy")
-	f.run(from, 0, "exec", "hello/0", "--", "sh", "-c", "ln -s /etc/passwd copy/link; ln -s / copy/root; mkfifo copy/pipe")
-	f.run(from, 0, "cp", "hello/0:copy", filepath.Join(directory, "back"))
-	if got, err := os.ReadFile(filepath.Join(directory, "back", "sub", "data")); err != nil || !bytes.Equal(got, data) {
-		t.Fatal(len(got), err)
-	}
-	for _, name := range []string{"link", "root", "pipe"} {
-		if _, err := os.Lstat(filepath.Join(directory, "back", name)); err == nil {
-			t.Error(name, "came out")
-		}
-	}
-	f.fails(from, 1, "path", "cp", "hello/0:/etc/passwd", directory)
-	f.fails(from, 1, "leads out", "cp", "hello/0:../state", directory)
-	f.fails(from, 1, "escapes", "cp", "hello/0:copy/root/etc/hostname", directory)
-	f.fails(from, 1, "escapes", "cp", source, "hello/0:copy/root/tmp/x")
-	f.fails(from, 1, "no such file", "cp", "hello/0:absent", directory)
-	f.fails(from, 2, "no such file", "cp", filepath.Join(directory, "absent"), "hello/0:x")
-	f.fails(from, 2, "one of both", "cp", "a", "b")
-}
-
 // terminalPair makes a terminal for a command; the test holds the other end.
 func terminalPair(t *testing.T) (master, slave *os.File) {
 	t.Helper()
