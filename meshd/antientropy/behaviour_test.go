@@ -422,3 +422,31 @@ func TestF52_WritesDuringASession(t *testing.T) {
 		t.Fatalf("vector at %d, but only the write before the session was stated", n.cells[2].store.Stable(1))
 	}
 }
+
+// TestAbandonEndsSilentSessions: whoever learns that its router gave it another place gives up what is under way,
+// both what it began itself and what a peer began that has been silent since, so that it can ask that very peer; a
+// session in which something was just heard goes on.
+func TestAbandonEndsSilentSessions(t *testing.T) {
+	n := newNetwork(t, 1, 3)
+	load(n.cells[2].store, 5000, 1)
+	load(n.cells[3].store, 5000, 2)
+	a := n.cells[1].sessions
+	n.cells[2].sessions.Start(n.now, 1, false)
+	for steps := 0; !a.Running(2); steps++ {
+		if n.step(n.now.Add(time.Second)); steps > 100 {
+			t.Fatal("the session of the other one never came")
+		}
+	}
+	a.Abandon(n.now)
+	if !a.Running(2) || a.Start(n.now, 2, false) {
+		t.Fatal("a session in which something was just heard was given up")
+	}
+	a.Abandon(n.now.Add(time.Second))
+	if a.Running(2) || !a.Start(n.now, 2, false) {
+		t.Fatal("a session that is silent keeps its peer from being asked")
+	}
+	a.Abandon(n.now)
+	if a.Running(2) {
+		t.Fatal("what was begun here was not given up")
+	}
+}

@@ -35,6 +35,7 @@ const (
 	retryMax          = time.Second
 	attemptsMax       = 24
 	beginAttemptsMax  = 8
+	abandonSilence    = retryInitial
 	yieldAfterSilence = 2 * time.Second // a peer that begins anew after this has lost the session
 
 	steadyCost  = time.Second / 100     // per message (AE_RATE_LIMIT)
@@ -142,11 +143,14 @@ func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool {
 	return nonce&1 == 1 == (a.Self > peer)
 }
 
-// Abandon gives up the session begun here, unless it is a bootstrap: the caller has learnt that datagrams of its
-// peer may have gone where this cell is no longer.
-func (a *Sessions) Abandon() {
-	if s := a.slot(0); s.active && !s.bootstrap {
-		a.fail(s)
+// Abandon gives up the session begun here, unless it is a bootstrap, and those begun by others that have been silent
+// for a while: the caller has learnt that datagrams of their peers may have gone where this cell is no longer. One
+// that stays would keep its peer from being asked for what was missed until its silence has lasted long enough.
+func (a *Sessions) Abandon(now clock.Instant) {
+	for i, s := range a.sessions {
+		if s != nil && s.active && !s.bootstrap && (i < outgoingMax || now.Sub(s.heard) >= abandonSilence) {
+			a.fail(s)
+		}
 	}
 }
 

@@ -108,6 +108,7 @@ type Cell struct {
 	contactSaid clock.Instant
 	againFrom   wire.CellID // see recoverAgain
 	againDue    clock.Instant
+	againCount  int
 	caughtUp    clock.Instant // next time, see catchUp
 	caughtUntil clock.Instant // 0 = not begun
 

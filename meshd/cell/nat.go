@@ -263,9 +263,25 @@ func (c *Cell) SetMapped(now clock.Instant, addresses []netip.AddrPort) {
 	c.nat.SetMapped(c.mapped)
 }
 
-// recoverAgain is when a cell whose router gave it another place asks once more what it missed: until then some
-// sent to where it was.
-const recoverAgain = 1500 * time.Millisecond
+// recoverAgain is when a cell whose router gave it another place asks more cells what it missed: until they know where
+// it is, some send to where it was, for as long as a new contact takes to reach them.
+var recoverAgain = [...]time.Duration{1500 * time.Millisecond, 2500 * time.Millisecond}
+
+// recoverMore asks again, another cell that was heard straight just now if there is one.
+func (c *Cell) recoverMore() {
+	var found [1]*member
+	for _, m := range c.members.Random(c.config.Random, 1, found[:0], func(m *member) bool {
+		return !m.InService() || m.ID == c.againFrom || c.detector.Suspected(m.ID) || !c.nat.Direct(c.now, m) ||
+			m.Heard == 0 || c.now.Sub(m.Heard) >= heardLately
+	}) {
+		c.againFrom = m.ID
+	}
+	c.wantSession(c.againFrom)
+	c.againDue = 0
+	if c.againCount++; c.againCount < len(recoverAgain) {
+		c.againDue = c.now.Add(recoverAgain[c.againCount])
+	}
+}
 
 // contactDelay collects changes of the own contact; contactPause is the least time between two of them.
 const (
@@ -277,14 +293,13 @@ const (
 func (c *Cell) tickNetwork() {
 	c.nat.Tick(c.now)
 	if peer := c.nat.Recovered(); peer != 0 && c.phase != Booting {
-		c.sessions.Abandon()
+		c.sessions.Abandon(c.now)
 		c.sessionsWanted = c.sessionsWanted[:0] // they were for less
 		c.wantSession(peer)
-		c.againFrom, c.againDue = peer, c.now.Add(recoverAgain)
+		c.againFrom, c.againDue, c.againCount = peer, c.now.Add(recoverAgain[0]), 0
 	}
 	if c.againDue != 0 && c.againDue.Reached(c.now) {
-		c.againDue = 0
-		c.wantSession(c.againFrom)
+		c.recoverMore()
 	}
 	c.catchUp()
 	if c.nat.Changed() {

@@ -312,14 +312,18 @@ func (c *Cell) wantSession(peer wire.CellID) {
 	c.startWanted()
 }
 
-// startWanted starts the first session that is wanted, if none of ours is under way.
+// startWanted starts the first session that is wanted and can begin, if none of ours is under way. One with a peer
+// whose own session with this cell still runs has to wait, since that one knows only what was before; the others
+// do not wait for it.
 func (c *Cell) startWanted() {
-	if len(c.sessionsWanted) == 0 || c.phase == Booting {
+	if c.phase == Booting {
 		return
 	}
-	peer := c.sessionsWanted[0] // if a session with it runs already, that one knows only what was before
-	if c.sessions.Start(c.now, peer, false) {
-		c.sessionsWanted = slices.Delete(c.sessionsWanted, 0, 1)
+	for i, peer := range c.sessionsWanted {
+		if c.sessions.Start(c.now, peer, false) {
+			c.sessionsWanted = slices.Delete(c.sessionsWanted, i, i+1)
+			return
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -39,10 +41,22 @@ func advertised(chosen []netip.AddrPort, bound netip.AddrPort) ([]state.Candidat
 	return candidates, nil
 }
 
+// insideOnly are the beginnings of the names of bridges that lead to containers and virtual machines of this host: an
+// address there is of no use to other cells, and may be the same on each of them.
+var insideOnly = []string{"colloid", "docker", "br-", "virbr", "cni", "lxcbr", "podman"}
+
+// hostAddresses lists the global addresses of this host's interfaces.
 func hostAddresses() ([]netip.Addr, error) {
-	list, err := net.InterfaceAddrs()
+	interfaces, err := net.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the addresses of this host: %w", err)
+		return nil, fmt.Errorf("cannot list the interfaces of this host: %w", err)
+	}
+	var list []net.Addr
+	for _, one := range interfaces {
+		if !slices.ContainsFunc(insideOnly, func(begin string) bool { return strings.HasPrefix(one.Name, begin) }) {
+			addresses, _ := one.Addrs() // it may have gone meanwhile
+			list = append(list, addresses...)
+		}
 	}
 	var v4, v6 []netip.Addr
 	for _, entry := range list {

@@ -111,3 +111,26 @@ func TestNATPMPOpensAPort(t *testing.T) {
 		}
 	})
 }
+
+// Bridges to this host's own containers are no way to it (F33): what a cell publishes are addresses of other interfaces.
+func TestF33_BridgesOfContainersAreNoCandidates(t *testing.T) {
+	inFreshNetwork(t, func() {
+		for name, address := range map[string]string{"colloid0": "10.64.0.1/24", "docker0": "172.17.0.1/16", "br0": "192.168.5.1/24"} {
+			bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+			parsed, err := netlink.ParseAddr(address)
+			if err == nil {
+				err = netlink.LinkAdd(bridge)
+			}
+			if err == nil {
+				err = netlink.AddrAdd(bridge, parsed)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		found, err := hostAddresses()
+		if err != nil || len(found) != 1 || found[0] != netip.MustParseAddr("192.168.5.1") {
+			t.Errorf("%v, %v", found, err)
+		}
+	})
+}

@@ -422,3 +422,54 @@ func TestF36_AMoveAfterAMoveIsAnnounced(t *testing.T) {
 		t.Fatalf("%d announcements after the pause", announced)
 	}
 }
+
+// A member that has been taken over can name any address as the one where another cell is, as a coordinator does:
+// what that makes this cell send stays small, and what honest coordinators say is heard (F14, F37).
+func TestF14_F37_ForgedCoordinationIsNoFlood(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	hostile := b.member(1, "198.51.100.1:12421", wire.ReachPublic)
+	honest := b.member(2, "198.51.100.2:12421", wire.ReachPublic)
+	for id := wire.CellID(1000); id < 1400; id++ {
+		b.member(id, "203.0.113.2:2000", wire.ReachPunched, 1)
+	}
+	victim := at("203.0.113.99:53")
+	say := func(from *overlay.Member, about wire.CellID, rendezvous uint64) {
+		goes := wire.PunchReq{Target: wire.Contact{ID: about, Address: victim, Flags: wire.PunchGo}, Rendezvous: rendezvous}
+		b.Receive(b.now, from, from.Address, wire.Header{Type: wire.TypePunchReq}, wire.AppendPunchReq(nil, goes))
+	}
+	count := func() (n int) {
+		for _, m := range b.take() {
+			if m.address == victim {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 1000 {
+		say(hostile, 1000, uint64(1+i)) // over and over for one cell
+	}
+	if n := count(); n > 1 {
+		t.Errorf("1000 words about one cell at once: %d datagrams", n)
+	}
+	sent, received := 0, 0
+	for i := range 10000 { // ten seconds, about all of them
+		say(hostile, wire.CellID(1000+i%400), uint64(5000+i))
+		received++
+		b.now = b.now.Add(time.Millisecond)
+		b.Tick(b.now)
+		sent += count()
+	}
+	if limit := len(synOffsets) * (punchesBurst + 11*punchesPerSecond); sent > limit || sent > received/10 {
+		t.Errorf("%d datagrams to an address that a member named, %d words, at most %d", sent, received, limit)
+	}
+	b.now = b.now.Add(5 * time.Second)
+	for range 20 {
+		b.Tick(b.now)
+		b.now = b.now.Add(500 * time.Millisecond)
+	}
+	b.take()
+	say(honest, 1399, 9)
+	if count() != 1 {
+		t.Error("an honest coordinator is not heard")
+	}
+}

@@ -184,7 +184,7 @@ func (t *Traversal) Receive(now clock.Instant, sender *overlay.Member, from neti
 		case wire.PunchDial:
 			t.coordinate(now, sender, from, request, wire.PunchDialGo)
 		case wire.PunchGo:
-			t.punch(now, request)
+			t.punch(now, sender, request)
 		case wire.PunchDialGo:
 			t.callBack(now, sender, request)
 		}
@@ -244,8 +244,9 @@ func (t *Traversal) call(id wire.CellID, to netip.AddrPort, rendezvous uint64) {
 	}
 }
 
-// punch begins to send PUNCH_SYN: a coordinator says where the other cell is.
-func (t *Traversal) punch(now clock.Instant, request wire.PunchReq) {
+// punch begins to send PUNCH_SYN: a coordinator says where the other cell is. Unless this cell asked it, that may be
+// anywhere, so how often is limited (F14).
+func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, request wire.PunchReq) {
 	m := t.options.Members.Get(request.Target.ID)
 	if m == nil || !m.InService() || !m.NeedsHelp() && !t.Restricted() || t.keepsApart(now, m.ID) {
 		return
@@ -254,16 +255,22 @@ func (t *Traversal) punch(now clock.Instant, request wire.PunchReq) {
 	if p == nil {
 		return
 	}
-	if p.attempt == nil {
-		if t.attempts >= attemptsMax {
-			return
-		}
-		p.attempt = &attempt{}
-		t.attempts++
-	}
 	a := p.attempt
-	if a.ours && a.rendezvous != request.Rendezvous && a.begun != 0 {
-		return // both began; one is enough
+	if a == nil && t.attempts >= attemptsMax {
+		return
+	}
+	if a != nil && a.begun != 0 && (a.ours && a.rendezvous != request.Rendezvous || a.syns < len(synOffsets)) {
+		return // both began, or somebody repeats himself; one is enough
+	}
+	if asked := a != nil && a.ours && a.begun == 0 && a.rendezvous == request.Rendezvous; !asked &&
+		!t.punchLimit.Allow(now, coordinator.ID) {
+		t.stats.Refused++
+		return
+	}
+	if a == nil {
+		a = &attempt{}
+		p.attempt = a
+		t.attempts++
 	}
 	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
 	t.addTargets(a, m, request.Target.Address)

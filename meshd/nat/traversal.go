@@ -57,6 +57,7 @@ type Traversal struct {
 	announced     clock.Instant
 	announceDue   clock.Instant // another one that had to wait, 0 = none
 	question      question
+	punchLimit    Limiter // attempts of others, by who says so
 	recovered     wire.CellID
 
 	paths    map[wire.CellID]*Path
@@ -91,6 +92,8 @@ func New(options Options) *Traversal {
 		paths:     make(map[wire.CellID]*Path),
 		homes:     make([]wire.CellID, 0, state.HomesMax),
 		spares:    make(map[wire.CellID]clock.Instant),
+
+		punchLimit: Limiter{perSecond: punchesPerSecond, burst: punchesBurst},
 	}
 	for _, address := range options.Known {
 		t.contacted[address] = 1
