@@ -50,7 +50,7 @@ func (f *fixture) modules() (holders, others []*cluster.Cell) {
 // TestF144_ModulesAreInvokedThroughTheCommandLine is the whole way: a module in Go, placed on two of three
 // cells, invoked on both, counting in the cluster's state; a cell without an instance has another one do it;
 // a killed meshd and a killed runnerd find the worker again.
-func TestF144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
+func TestEXEC4_F144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
 	f := start(t, 3)
 	holders, others := f.modules()
 	if got := f.run(holders[0], 0, "wasm", "invoke", "hello-wasm", "world"); got != "hello world, greeting 1\n" {
