@@ -104,7 +104,7 @@ func (f *fixture) endRunaways(cell *cluster.Cell) {
 // TestF144_ModulesAreInvokedThroughTheCommandLine is the whole way: a module in Go, placed on two of three
 // cells, invoked on both, counting in the cluster's state; a cell without an instance has another one do it;
 // a killed meshd and a killed runnerd find the worker again.
-func TestF144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
+func TestEXEC4_F144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
 	t.Parallel()
 	f := start(t, 3)
 	holders, others := f.modules()

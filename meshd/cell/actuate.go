@@ -188,6 +188,7 @@ func (c *Cell) computePlan() {
 
 // placementCells lists the cells that count for placement, by id.
 func (c *Cell) placementCells() (cells []placement.Cell) {
+	cells = make([]placement.Cell, 0, len(c.cellIDs()))
 	for _, id := range c.cellIDs() {
 		view := c.views.cells[id]
 		h := c.healthOf(view)

@@ -387,13 +387,16 @@ func (c *Cell) Store() *crdt.Store { return c.store }
 
 // AliveCount returns how many cells, this one included, the store calls alive.
 func (c *Cell) AliveCount() int {
-	alive := 0
-	for _, view := range c.views.cells {
-		if view.hasContact && view.hasStatus && view.status.Life == state.Alive {
-			alive++
+	v := &c.views
+	if !v.counted {
+		v.alive, v.counted = 0, true
+		for _, view := range v.cells {
+			if view.hasContact && view.hasStatus && view.status.Life == state.Alive {
+				v.alive++
+			}
 		}
 	}
-	return alive
+	return v.alive
 }
 
 // Joined reports whether the cell is in a cluster that it will not leave by itself.

@@ -88,7 +88,7 @@ func TestF68_WhoIsInH(t *testing.T) {
 func TestF64_ReadmissionHoldDoubles(t *testing.T) {
 	c := lonely(t)
 	view := &cellView{id: 8, hasContact: true, hasStatus: true}
-	c.views.cells[8] = view
+	c.views.cells[8], c.views.ids = view, append(c.views.ids, 8)
 	absence := func(length time.Duration) time.Duration {
 		view.status.Life = state.Dead
 		c.trackHolds()

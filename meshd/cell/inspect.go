@@ -5,6 +5,7 @@ import (
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/gossip"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -51,6 +52,9 @@ func (c *Cell) Occupancies() []Occupancy {
 		{"changes", len(c.changes.list), 0},
 	}
 }
+
+// Traversal returns the counters of the part that deals with routers, for tests.
+func (c *Cell) Traversal() nat.Stats { return c.nat.Stats() }
 
 // ConflictKeys returns the operator keys that the cell shows as in CONFLICT. Nobody else may change it.
 func (c *Cell) ConflictKeys() map[string]struct{} { return c.views.conflicts }

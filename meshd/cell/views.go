@@ -27,6 +27,9 @@ type (
 // so two cells with equal stores have equal views (EXEC-2).
 type views struct {
 	cells     map[wire.CellID]*cellView
+	ids       []wire.CellID // of cells, ascending
+	alive     int           // of cells, valid if counted, see AliveCount
+	counted   bool
 	workloads map[string]*workloadView
 	byHash    map[uint64]*workloadView
 	endpoints map[endpointID]*state.CellEndpoint
@@ -196,7 +199,10 @@ func (c *Cell) viewHealth(key string) {
 	if view == nil {
 		view = &cellView{id: id}
 		c.views.cells[id] = view
+		at, _ := slices.BinarySearch(c.views.ids, id)
+		c.views.ids = slices.Insert(c.views.ids, at, id)
 	}
+	c.views.counted = false
 	value, live := c.newest([]byte(key))
 	switch field {
 	case "status":
@@ -428,15 +434,8 @@ func (c *Cell) viewDoor(name []byte) {
 	c.views.doorShut = found && !register.Absent()
 }
 
-// cellIDs returns the ids of all cells the store knows, ascending.
-func (c *Cell) cellIDs() []wire.CellID {
-	ids := make([]wire.CellID, 0, len(c.views.cells))
-	for id := range c.views.cells {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
+// cellIDs returns the ids of all cells the store knows, ascending, until a view changes. Nobody may change it.
+func (c *Cell) cellIDs() []wire.CellID { return c.views.ids }
 
 // workloadKeys returns the keys of all workloads, ascending.
 func (c *Cell) workloadKeys() []string {

@@ -54,6 +54,48 @@ func difference(a, b map[[2]uint64]bool) (list [][2]uint64) {
 	return list
 }
 
+// The class of runtime decides which cells can run a workload, and nothing else: on cells that can run all, the same
+// workload is placed alike whatever it is made of (EXEC-4).
+func TestEXEC4_EveryRuntimeIsPlacedAlike(t *testing.T) {
+	cells, workloads := benchmarkInput(40, 60, 3)
+	flags := map[workload.Runtime]uint32{
+		workload.RuntimeOCI: state.FlagOCI, workload.RuntimeWasm: state.FlagWasm, workload.RuntimeProcess: state.FlagProcess,
+	}
+	var first map[[2]uint64]bool
+	for runtime, own := range flags {
+		for i := range cells {
+			cells[i].Flags = state.FlagOCI | state.FlagWasm | state.FlagProcess
+		}
+		for i := range workloads {
+			spec := *workloads[i].Spec
+			spec.Runtime = runtime
+			workloads[i].Spec = &spec
+		}
+		placed := pairs(NewPlanner(1, 2).Compute(cells, workloads), workloads)
+		if first == nil {
+			first = placed
+		}
+		if list := difference(first, placed); len(list) > 0 || len(first) != len(placed) {
+			t.Errorf("runtime %v: %d replicas elsewhere", runtime, len(list))
+		}
+		for i := range cells {
+			if cells[i].Flags = own; i%2 == 0 {
+				cells[i].Flags = (state.FlagOCI | state.FlagWasm | state.FlagProcess) &^ own
+			}
+		}
+		plan := NewPlanner(1, 2).Compute(cells, workloads)
+		for i := range cells {
+			for j := range workloads {
+				for _, r := range plan.Of(workloads[j].KeyHash) {
+					if r.Cell == cells[i].ID && cells[i].Flags&own == 0 {
+						t.Fatalf("runtime %v is placed on a cell that does not offer it", runtime)
+					}
+				}
+			}
+		}
+	}
+}
+
 // Without shortage a death moves the dead cell's replicas and nothing else, and a join moves replicas
 // to the new cell only, over long histories that use up the kept rankings and grow complete ones.
 func TestEXEC3_MinimalMovement(t *testing.T) {

@@ -152,6 +152,22 @@ func TestSAFE5_CheckerFires(t *testing.T) {
 	})
 }
 
+func TestSAFE5_CheckerFiresForTwoOwners(t *testing.T) {
+	w := form(t, Options{Seed: 1, Cells: 3})
+	run(t, w, 20*time.Second)
+	for _, n := range w.Nodes()[:2] {
+		id := reconcile.InstanceID{KeyHash: n.cell.Store().Hash([]byte("stateful.db"))}
+		n.host.instances[id] = &instance{id: id, key: "stateful.db", started: w.now}
+	}
+	if err := oneOwner(w); err != nil {
+		t.Fatalf("too early: %v", err)
+	}
+	w.now += oneOwnerWithin // nothing happens meanwhile, so nobody stops them
+	if err := oneOwner(w); err == nil {
+		t.Fatal("two owners are taken for one")
+	}
+}
+
 func TestF62_CheckerFires(t *testing.T) {
 	broken(t, "F62", nil, func(w *World) {
 		w.After(50*time.Second, func() { // a cell buries one that is well

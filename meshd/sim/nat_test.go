@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,8 +51,8 @@ func theory(w *World, a, b *Node) bool {
 }
 
 // Every pair of kinds: those that can talk directly do after the first attempt, the others through a relay
-// (F33, F35, F36).
-func TestF35_F36_EveryPairOfRouters(t *testing.T) {
+// (F33, F35, F36). No pair that a hole would do for stays with its relay (STREAM-6).
+func TestSTREAM6_F35_F36_EveryPairOfRouters(t *testing.T) {
 	for _, seed := range seeds(2) {
 		w := formBehind(t, seed, behindAll(2), NetworkOptions{})
 		run(t, w, 90*time.Second)
@@ -117,8 +118,9 @@ func TestF33_F35_Version6BehindFirewalls(t *testing.T) {
 }
 
 // The class comes from dial-backs and from votes of observers, per scope (F31, F32): a machine that joins a
-// cluster which is there already is classified as what its router is.
-func TestF31_F32_ClassOfEveryRouter(t *testing.T) {
+// cluster which is there already is classified as what its router is, and everybody else reads in its contact at
+// which address the others see it, if that is not its own (BOOT-4).
+func TestBOOT4_F31_F32_ClassOfEveryRouter(t *testing.T) {
 	want := map[NATKind]wire.Reach{
 		Public: wire.ReachPublic, FullCone: wire.ReachPublic, OneToOne: wire.ReachPublic,
 		RestrictedCone: wire.ReachPunched, PortRestricted: wire.ReachPunched, NoHairpin: wire.ReachPunched,
@@ -139,6 +141,15 @@ func TestF31_F32_ClassOfEveryRouter(t *testing.T) {
 		}
 		if homes := len(n.cell.Homes()); (want[kind] == wire.ReachPublic) != (homes == 0) {
 			t.Errorf("%v: %d homes", kind, homes)
+		}
+		raw, _ := w.Node(0).cell.Store().Get([]byte(state.ContactKey(n.ID())))
+		value, _ := raw.Live()
+		contact, err := state.ParseCellContact(value)
+		seen := slices.ContainsFunc(contact.Candidates, func(c state.Candidate) bool {
+			return c.Address.Addr() == finding.Observed.Addr()
+		})
+		if err != nil || finding.Translated != (kind != Public) || !seen {
+			t.Errorf("%v: seen at %v, its contact says %v (%v)", kind, finding.Observed, contact.Candidates, err)
 		}
 	}
 }

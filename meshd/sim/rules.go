@@ -80,10 +80,16 @@ func checkConflictIsSeen() *Checker {
 // togetherFor is how long two cells must have been undisturbed before they must know of each other.
 const togetherFor = 30 * time.Second
 
-// checkStatefulOnce is SAFE-5: a stateful slot is not started where another cell of the same partition
-// has run it for a while.
+// oneOwnerWithin is how long after two cells were last disturbed only one of them may run a stateful slot: the
+// longest hold of a cell that came back, and a minute to find out.
+const oneOwnerWithin = 6 * time.Minute
+
+// checkStatefulOnce is SAFE-5 as far as it can hold without a lease: a stateful slot is not started where another
+// cell of the same partition has run it for a while, and what disturbances made of one owner is one owner again
+// in the end. What it does not cover is the time in between: an owner that is paused or cut off while another
+// takes over serves on when it is back, until it has heard of that. Only the owner's lease ends that (F90).
 func checkStatefulOnce() *Checker {
-	return &Checker{Name: "SAFE-5", Action: func(w *World, n *Node, action reconcile.Action) error {
+	return &Checker{Name: "SAFE-5", Every: 5 * time.Second, Periodic: oneOwner, Action: func(w *World, n *Node, action reconcile.Action) error {
 		if action.Kind != reconcile.Start || !strings.HasPrefix(action.Key, state.PrefixStateful) ||
 			n.QuietFor() < togetherFor {
 			return nil
@@ -100,6 +106,34 @@ func checkStatefulOnce() *Checker {
 		}
 		return nil
 	}}
+}
+
+// oneOwner looks for stateful slots that two cells run which have known of each other for long. A key in CONFLICT
+// keeps what it runs (F57).
+func oneOwner(w *World) error {
+	type slot struct {
+		key    string
+		number uint16
+	}
+	owners := make(map[slot]*Node)
+	for _, n := range w.nodes {
+		if n.QuietFor() < oneOwnerWithin || n.host.away || n.cell.ClusterID() != w.cluster {
+			continue
+		}
+		for _, i := range n.host.sorted() {
+			register, found := n.cell.Store().Get([]byte(i.key))
+			if !strings.HasPrefix(i.key, state.PrefixStateful) || found && register.Conflicted() ||
+				w.now-i.started < oneOwnerWithin {
+				continue
+			}
+			s := slot{i.key, i.id.Slot}
+			if other := owners[s]; other != nil && other != n {
+				return fmt.Errorf("n%d and n%d both run %s, slot %d", other.Index, n.Index, s.key, s.number)
+			}
+			owners[s] = n
+		}
+	}
+	return nil
 }
 
 // checkDeaths is F62: nobody is declared dead who was up, connected and undisturbed for 30 s in weather

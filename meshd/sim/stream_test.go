@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/stream"
 	"colloid.net/meshd/wire"
@@ -113,6 +114,34 @@ func streamWorld(t *testing.T, seed uint64, cells int, network NetworkOptions) *
 	w.Run(2 * time.Second)
 	w.SetNetwork(network)
 	return w
+}
+
+// Who hosts a workload is known on the spot, by every cell, cut off from all others too, and asking sends nothing
+// (STREAM-1).
+func TestSTREAM1_HostsAreKnownWithoutAsking(t *testing.T) {
+	w := form(t, Options{Seed: 1, Cells: 5})
+	run(t, w, 15*time.Second)
+	w.Node(0).Set("spread.web", Spec(3, "/bin/a"), uds.ExpectAny, nil)
+	until(t, w, 20*time.Second, "3 replicas", func() bool { return running(w) == 3 })
+	run(t, w, 5*time.Second)
+	var want []wire.CellID
+	for _, n := range w.Nodes() {
+		if len(n.Running()) > 0 {
+			want = append(want, n.ID())
+		}
+	}
+	slices.Sort(want)
+	before, _ := w.Traffic()
+	steps := w.Steps
+	for _, n := range w.Nodes() {
+		w.Isolate(n)
+		if got := n.cell.Hosts("spread.web"); !slices.Equal(got, want) || len(n.cell.Hosts("spread.none")) != 0 {
+			t.Errorf("n%d knows %v, they are %v", n.Index, got, want)
+		}
+	}
+	if after, _ := w.Traffic(); after != before || w.Steps != steps {
+		t.Errorf("%d datagrams for questions", after-before)
+	}
 }
 
 // A stream between two cells of a cluster, over their sealed datagrams, with nothing of it in the store

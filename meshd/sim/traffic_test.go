@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,10 +51,13 @@ func TestF17_NothingIsReadable(t *testing.T) {
 	}
 }
 
-// One cell writes without end; what the others write gets through all the same (F18).
+// One cell writes without end; what the others write gets through all the same (F18). Beside writes that come one by
+// one, 3 ms in the median, less than twice the time is not to be had: a flood is a storm, and there every cell lets
+// changes wait up to 50 ms for company. So that time counts as quiet, once in the median and once for each of the two
+// hops in the longest. Measured: 15 ms and 102 ms.
 func TestF18_FloodOfOneActor(t *testing.T) {
-	latency := func(flood bool) time.Duration {
-		w := form(t, Options{Seed: 1, Cells: 8})
+	latency := func(seed uint64, flood bool) (times []time.Duration) {
+		w := form(t, Options{Seed: seed, Cells: 8})
 		run(t, w, 15*time.Second)
 		if flood {
 			var write func()
@@ -66,11 +70,11 @@ func TestF18_FloodOfOneActor(t *testing.T) {
 			write()
 			run(t, w, 10*time.Second)
 		}
-		worst := time.Duration(0)
 		for i := range 20 {
+			run(t, w, 300*time.Millisecond)
 			key := fmt.Sprintf("spread.o%d", i)
 			w.Node(i%7).Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
-			worst = max(worst, until(t, w, 20*time.Second, key+" everywhere", func() bool {
+			times = append(times, until(t, w, 20*time.Second, key+" everywhere", func() bool {
 				for _, n := range w.Nodes() {
 					if entries, _ := value(n, key); entries == 0 {
 						return false
@@ -79,12 +83,20 @@ func TestF18_FloodOfOneActor(t *testing.T) {
 				return true
 			}))
 		}
-		return worst
+		return times
 	}
-	quiet, flooded := latency(false), latency(true)
-	t.Logf("worst of 20 writes: %v quiet, %v under a flood of 500 writes/s", quiet, flooded)
-	if flooded > quiet+100*time.Millisecond { // two rounds of gossip at 50 ms
-		t.Fatalf("a flood delays others from %v to %v", quiet, flooded)
+	const company = 50 * time.Millisecond
+	var quiet, flooded []time.Duration
+	for _, seed := range seeds(3) {
+		quiet, flooded = append(quiet, latency(seed, false)...), append(flooded, latency(seed, true)...)
+	}
+	slices.Sort(quiet)
+	slices.Sort(flooded)
+	middle, last := len(quiet)/2, len(quiet)-1
+	t.Logf("of %d writes: median %v quiet, %v under a flood of 500 writes/s; longest %v and %v", len(quiet),
+		quiet[middle], flooded[middle], quiet[last], flooded[last])
+	if flooded[middle] >= 2*quiet[middle]+company || flooded[last] >= 2*(quiet[last]+company) {
+		t.Fatal("a flood delays others")
 	}
 }
 

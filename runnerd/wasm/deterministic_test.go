@@ -57,7 +57,7 @@ const golden = "90ea377bba0b9f4e3a44350eb013724509a1a3fca6edf2157091870669ddd744
 
 // TestF143_TenThousandInvocationsAreIdentical runs them twice, in two workers: state of one invocation must
 // not reach another, and a restart must not show.
-func TestF143_TenThousandInvocationsAreIdentical(t *testing.T) {
+func TestSAFE6_F143_TenThousandInvocationsAreIdentical(t *testing.T) {
 	for range 2 {
 		if got := digestOf(t, 10_000, false); got != golden {
 			t.Fatalf("digest %s, expected %s", got, golden)
