@@ -101,7 +101,7 @@ func (f *fixture) endRunaways(cell *cluster.Cell) {
 	}
 }
 
-// TestF144_ModulesAreInvokedThroughTheCommandLine is the whole way: a module in Go, placed on two of three
+// TestEXEC4_F144_ModulesAreInvokedThroughTheCommandLine is the whole way: a module in Go, placed on two of three
 // cells, invoked on both, counting in the cluster's state; a cell without an instance has another one do it;
 // a killed meshd and a killed runnerd find the worker again.
 func TestEXEC4_F144_ModulesAreInvokedThroughTheCommandLine(t *testing.T) {
