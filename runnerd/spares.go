@@ -253,15 +253,12 @@ func isSeat(name string) bool {
 	return strings.HasPrefix(name, seatPrefix) && filepath.Base(name) == name
 }
 
-// sweep removes the seats of an earlier runnerd that no instance has.
+// sweep removes the seats of an earlier runnerd that no instance has. Ids are the first thing that a seat has and
+// the last that it loses, so they tell which there are. Control groups would not: several runnerds may share a parent.
 func (p *spares) sweep() error {
 	known := p.seats()
-	names := p.backend.ids.Names()
-	if p.groups != nil {
-		names = append(names, p.groups.Names()...)
-	}
 	var failures []error
-	for _, name := range names {
+	for _, name := range p.backend.ids.Names() {
 		if isSeat(name) && !known[name] {
 			if err := p.clear(name); err != nil {
 				failures = append(failures, fmt.Errorf("%s: %w", name, err))

@@ -12,6 +12,7 @@ import (
 	"colloid.net/ipc/message"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/record"
+	"colloid.net/runnerd/runnerdtest"
 	"colloid.net/workload"
 )
 
@@ -103,6 +104,39 @@ func TestASpareIsTakenOnce(t *testing.T) {
 	if t.Failed() {
 		text, _ := os.ReadFile(d.Log)
 		t.Logf("%s", text)
+	}
+}
+
+// TestF134_ASpareOfAnotherRunnerdIsLeftAlone: those of several cells on one host share the parent of their control
+// groups, and each removes what it finds of its own only.
+func TestF134_ASpareOfAnotherRunnerdIsLeftAlone(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	client := c.connect()
+	spec := c.spec(v1.Config{Entrypoint: []string{"sleep", "1000"}})
+	ids := []runnerd.InstanceID{client.Start("spread.web", 0, spec)}
+	client.Await(ids[0], ready)
+	for slot := uint32(1); c.seatOf(ids[len(ids)-1]) == ""; slot++ {
+		if slot == 20 {
+			t.Fatal("no prepared sandbox was taken")
+		}
+		time.Sleep(200 * time.Millisecond)
+		ids = append(ids, client.Start("spread.web", slot, spec))
+		client.Await(ids[len(ids)-1], ready)
+	}
+	last := ids[len(ids)-1]
+	p := processOf(client.Await(last, ready))
+	for n := range 2 {
+		other := &runnerdtest.Daemon{Directory: c.directory + "-other", Policy: c.policy}
+		other.Run(t)
+		other.Connect()
+		other.Kill()
+		if !p.Alive() {
+			t.Fatalf("start %d of another runnerd ended a container", n)
+		}
+	}
+	for _, id := range ids {
+		client.Stop(id, 0)
+		client.AwaitGone(id)
 	}
 }
 
