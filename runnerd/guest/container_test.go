@@ -52,16 +52,13 @@ func (p *pods) memory(t *testing.T) {
 
 // processor: two busy programs of one container share what the container may have.
 func (p *pods) processor(t *testing.T) {
-	const millicores, tolerance = 200, 20
+	const millicores = 200
 	busy := p.run(t, "busy", "(while true; do :; done) & while true; do :; done", func(spec *workload.Spec) {
 		spec.CPUMillicores = millicores
 	})
 	p.Await(busy, ready)
 	time.Sleep(time.Second)
-	best := share(t, groupOf(t, p.groups, busy), millicores-tolerance)
-	if best < millicores-tolerance || best > millicores+tolerance {
-		t.Errorf("used %.0f thousandths of a processor, allowed %d", best, millicores)
-	}
+	holdsShare(t, groupOf(t, p.groups, busy), millicores)
 }
 
 // processes: a fork bomb stays within its limit and others start meanwhile.

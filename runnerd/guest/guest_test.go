@@ -128,21 +128,33 @@ func figureOf(t *testing.T, group cgroup.Group, file, field string) int64 {
 	return 0
 }
 
-// share measures how many thousandths of a processor a group uses. It may never get more than its limit; that a busy
-// host gives the whole guest less is no fault of the limit, so the best of some seconds counts.
-func share(t *testing.T, group cgroup.Group, wanted float64) float64 {
+// tolerance of a limit of processor time: 10 %.
+const tolerance = 0.1
+
+// holdsShare watches how many thousandths of a processor a group uses. A busy host gives the whole guest less, and stops it
+// for longer than a period, after which a group has had too much and gets less; neither is a fault of the limit. So
+// it holds if it does over one of ten windows, or over all of them together.
+func holdsShare(t *testing.T, group cgroup.Group, millicores float64) {
 	t.Helper()
-	best := 0.0
-	for n := 0; n < 10 && best < wanted; n++ {
-		used, periods := figureOf(t, group, "cpu.stat", "usage_usec"), figureOf(t, group, "cpu.stat", "nr_periods")
-		time.Sleep(2500 * time.Millisecond)
-		used = figureOf(t, group, "cpu.stat", "usage_usec") - used
-		periods = figureOf(t, group, "cpu.stat", "nr_periods") - periods
-		now := float64(used) / float64(periods*100_000) * 1000
-		t.Logf("%d periods, %.0f thousandths of a processor", periods, now)
-		best = max(best, now)
+	figures := func() (used, periods float64) {
+		return float64(figureOf(t, group, "cpu.stat", "usage_usec")), float64(figureOf(t, group, "cpu.stat", "nr_periods"))
 	}
-	return best
+	holds := func(used, periods float64) bool {
+		now := used / (periods * 100_000) * 1000
+		t.Logf("%.0f periods, %.0f of %.0f thousandths of a processor", periods, now, millicores)
+		return now >= millicores*(1-tolerance) && now <= millicores*(1+tolerance)
+	}
+	usedFirst, periodsFirst := figures()
+	usedLast, periodsLast := usedFirst, periodsFirst
+	for range 10 {
+		time.Sleep(2500 * time.Millisecond)
+		used, periods := figures()
+		if holds(used-usedLast, periods-periodsLast) || holds(used-usedFirst, periods-periodsFirst) {
+			return
+		}
+		usedLast, periodsLast = used, periods
+	}
+	t.Errorf("the limit of %.0f thousandths of a processor does not hold within %.0f %%", millicores, tolerance*100)
 }
 
 const (
@@ -174,14 +186,11 @@ func TestF141_MemoryLimitKillsTheRightInstance(t *testing.T) {
 // TestF141_ProcessorLimitHoldsWithinTenPercent measures a busy loop over many periods.
 func TestF141_ProcessorLimitHoldsWithinTenPercent(t *testing.T) {
 	h := newHost(t)
-	const millicores, tolerance = 200, 20
+	const millicores = 200
 	busy := h.run("busy", "while true; do :; done", func(spec *workload.Spec) { spec.CPUMillicores = millicores })
 	h.Await(busy, ready)
 	time.Sleep(time.Second)
-	best := share(t, h.group(busy), millicores-tolerance)
-	if best < millicores-tolerance || best > millicores+tolerance {
-		t.Errorf("used %.0f thousandths of a processor, allowed %d", best, millicores)
-	}
+	holdsShare(t, h.group(busy), millicores)
 }
 
 // TestF141_ProcessLimitStopsAForkBomb: the bomb stays within its limit and other instances can start.
