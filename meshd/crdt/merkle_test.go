@@ -111,6 +111,49 @@ func TestF52_LeafDigestIsOfItsKeysOnly(t *testing.T) {
 
 func (v *View) leafDigests() []uint64 { return slowTree(v)[Leaves:] }
 
+// Ranges of leaves, a word at a time, against the same leaf by leaf.
+func TestLeafSetRangesAgainstSingleLeaves(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		random := seeded(t)
+		var fast, slow, fastTo, slowTo, except LeafSet
+		for range random.IntN(40) {
+			first := random.IntN(Leaves - 300)
+			last := first + 1 + random.IntN(300)
+			except.Set(first + random.IntN(100))
+			kind, holds := random.IntN(4), true
+			for leaf := first; leaf < last; leaf++ {
+				holds = holds && slow.Has(leaf)
+				switch {
+				case kind == 0 && !except.Has(leaf):
+					slow.Set(leaf)
+				case kind == 1:
+					slow.Clear(leaf)
+				case kind == 2 && slow.Has(leaf):
+					slow.Clear(leaf)
+					slowTo.Set(leaf)
+				}
+			}
+			if fast.Holds(first, last) != holds {
+				t.Fatalf("holds %d to %d: %v", first, last, !holds)
+			}
+			switch kind {
+			case 0:
+				fast.Add(first, last, &except)
+			case 1:
+				fast.Remove(first, last)
+			case 2:
+				fast.Move(first, last, &fastTo)
+			}
+			if fast != slow || fastTo != slowTo {
+				t.Fatalf("kind %d, %d to %d: sets differ", kind, first, last)
+			}
+		}
+		if fast.Reset(); fast != (LeafSet{}) {
+			t.Fatal("something is left")
+		}
+	})
+}
+
 func TestLeafSetAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		random := seeded(t)
