@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
 )
 
 // isolationState follows how much of the cluster this cell can reach. A cell that lost more than half of
@@ -15,7 +17,12 @@ type isolationState struct {
 	until   clock.Instant // end of the hold
 	alone   bool          // the hold is over: unreachable cells are out of the local H
 	checked clock.Instant
+	knocked clock.Instant // when the latest of the cells that left was asked
+	door    wire.CellID   // which one that was
 }
+
+// knockInterval is how often a cell that is cut off asks one of those that left.
+const knockInterval = 5 * time.Second
 
 // isolationCheck is how often the question is asked while nothing points at it.
 const isolationCheck = 500 * time.Millisecond
@@ -73,12 +80,13 @@ func (c *Cell) tickIsolation() {
 		return
 	}
 	s.checked = c.now
+	c.knock()
 	lost := c.minority()
 	switch {
 	case lost && s.since == 0:
 		s.begin(c)
 	case !lost && s.since != 0:
-		*s = isolationState{checked: c.now}
+		*s = isolationState{checked: c.now, door: s.door}
 		c.alarms.clear(alarmIsolated)
 		c.log(LevelInfo, "no longer isolated")
 		c.planChanged()
@@ -86,6 +94,39 @@ func (c *Cell) tickIsolation() {
 		s.alone = true
 		c.log(LevelWarning, "still isolated: acting on the cells that answer")
 		c.planChanged()
+	}
+}
+
+// knock asks a cell that left whether it is there again. Nobody else probes those that are no members, but one may
+// have come back meanwhile, and be the only one that a cell behind a narrow filter can reach: none of the others
+// could tell it so. Its answer makes it a stranger, whom a session makes a member.
+func (c *Cell) knock() {
+	s := &c.isolation
+	if s.since == 0 || c.now.Sub(s.knocked) < knockInterval {
+		return
+	}
+	s.knocked = c.now
+	next, first := wire.CellID(0), wire.CellID(0)
+	for id, view := range c.views.cells {
+		if !view.hasStatus || view.status.Life != state.Gone || !view.hasContact || id == c.config.Self {
+			continue
+		}
+		if id > s.door && (next == 0 || id < next) {
+			next = id
+		}
+		if first == 0 || id < first {
+			first = id
+		}
+	}
+	if next == 0 {
+		next = first
+	}
+	if s.door = next; next == 0 {
+		return
+	}
+	candidates := c.views.cells[next].contact.Candidates
+	if address := nat.Choose(c.nat.Candidates(c.candidates[:0]), candidates, c.admissible); address.IsValid() {
+		c.checkAddress(next, address)
 	}
 }
 
