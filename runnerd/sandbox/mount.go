@@ -145,9 +145,17 @@ func attach(mount, place *os.File) error {
 	return nil
 }
 
-// detach takes an attached mount away; what was copied of it stays.
+// detach takes an attached mount away; what was copied of it stays. It names the mount by the working directory,
+// since no path leads to /proc while a prepared sandbox gets its root. The working directory is the root's afterwards.
 func detach(mount *os.File) error {
-	if err := unix.Unmount(fmt.Sprintf("/proc/self/fd/%d", mount.Fd()), unix.MNT_DETACH); err != nil {
+	err := unix.Fchdir(int(mount.Fd()))
+	if err == nil {
+		err = unix.Unmount(".", unix.MNT_DETACH)
+	}
+	if err == nil {
+		err = unix.Chdir("/")
+	}
+	if err != nil {
 		return fmt.Errorf("unmount %s: %w", mount.Name(), err)
 	}
 	return nil
