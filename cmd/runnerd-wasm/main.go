@@ -2,6 +2,10 @@
 // its own because there is one per instance: without the image store and the rings of runnerd it takes
 // less memory and starts earlier. runnerd finds it beside its own file; without it, runnerd starts itself
 // instead.
+//
+// The Go runtime otherwise keeps files of the host's control groups open, in sandboxes too.
+//
+//go:debug containermaxprocs=0
 package main
 
 import (

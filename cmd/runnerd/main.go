@@ -1,6 +1,10 @@
 // Command runnerd runs workloads for meshd within the bounds of the host's policy. See
 // docs/runnerd.md. "runnerd shim", "runnerd stage", "runnerd wasm-worker", "runnerd images" and "runnerd
 // fetch" are internal.
+//
+// The Go runtime otherwise keeps files of the host's control groups open, in sandboxes too.
+//
+//go:debug containermaxprocs=0
 package main
 
 import (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,7 +95,12 @@ type Descriptors struct {
 	closed bool
 	came   map[uint64]*os.File
 	wanted map[uint64]func(*os.File)
+	// abandoned are tags whose descriptor may be on its way still; the oldest of too many is forgotten.
+	abandoned []uint64
 }
+
+// abandonedMax bounds the tags that are remembered: more than a cell ever asks for at a time.
+const abandonedMax = 512
 
 // Put files a descriptor that came, or hands it to who waits for it. On an error the file is closed and
 // the link must be: the peer sends what nobody asked for.
@@ -119,6 +125,10 @@ func (d *Descriptors) put(tag uint64, file *os.File) (func(*os.File), error) {
 	if claim, waits := d.wanted[tag]; waits {
 		delete(d.wanted, tag)
 		return claim, nil
+	}
+	if i := slices.Index(d.abandoned, tag); i >= 0 {
+		d.abandoned = slices.Delete(d.abandoned, i, i+1)
+		return func(file *os.File) { file.Close() }, nil
 	}
 	if _, twice := d.came[tag]; twice {
 		return nil, ErrDescriptorTag
@@ -151,11 +161,17 @@ func (d *Descriptors) Claim(tag uint64, take func(*os.File)) {
 	}
 }
 
-// Abandon forgets a claim, and closes the descriptor if it is here.
+// Abandon forgets a claim, and closes the descriptor if it is here, or when it comes.
 func (d *Descriptors) Abandon(tag uint64) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	delete(d.wanted, tag)
+	if _, waits := d.wanted[tag]; waits {
+		delete(d.wanted, tag)
+		if len(d.abandoned) >= abandonedMax {
+			d.abandoned = slices.Delete(d.abandoned, 0, 1)
+		}
+		d.abandoned = append(d.abandoned, tag)
+	}
 	if file := d.came[tag]; file != nil {
 		delete(d.came, tag)
 		file.Close()

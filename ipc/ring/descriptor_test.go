@@ -177,9 +177,23 @@ func TestClaimsMeetDescriptorsInEitherOrder(t *testing.T) {
 	if err := table.Put(3, late); err != nil || len(got) != 2 {
 		t.Fatal("an abandoned claim was served", err)
 	}
-	table.Abandon(3)
 	if _, err := late.Stat(); err == nil {
+		t.Fatal("a descriptor that came too late is still open")
+	}
+	here := file()
+	if err := table.Put(3, here); err != nil {
+		t.Fatal(err)
+	}
+	table.Abandon(3)
+	if _, err := here.Stat(); err == nil {
 		t.Fatal("an abandoned descriptor is still open")
+	}
+	for tag := range uint64(2 * abandonedMax) {
+		table.Claim(100+tag, take)
+		table.Abandon(100 + tag)
+	}
+	if n := len(table.abandoned); n != abandonedMax || len(table.wanted) != 0 {
+		t.Fatalf("%d abandoned claims are remembered", n)
 	}
 	table.Close()
 	if err := table.Put(4, file()); err != ErrClosed {

@@ -1,3 +1,5 @@
+//go:debug containermaxprocs=0
+
 package shim
 
 import (
