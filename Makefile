@@ -49,8 +49,8 @@ bench: build ## figures of the core and of modules, one line each: BENCH name va
 	@$(GO) test -run '^$$' -bench '^BenchmarkColdStart$$' -benchtime 200x ./runnerd/wasm | \
 		awk '/ns\/op/ { printf "BENCH wasm_cold_ms %.2f\n", $$3 / 1e6 }'
 	@$(GO) test -run '^$$' -bench '^BenchmarkContainerStart$$' -benchtime 1x ./runnerd | awk '/ms\/start/ { \
-		for (i = 2; i < NF; i++) { if ($$(i + 1) == "ms/start") print "BENCH container_start_ms", $$i; \
-			if ($$(i + 1) == "ms/cold") print "BENCH container_start_cold_ms", $$i } }'
+		for (i = 2; i < NF; i++) { if ($$(i + 1) == "ms/start") print "BENCH container_command_ms", $$i; \
+			if ($$(i + 1) == "ms/cold") print "BENCH container_command_cold_ms", $$i } }'
 
 .PHONY: bench-packages
 bench-packages: ## the Go benchmarks of all packages

@@ -1,5 +1,5 @@
 // Command runtimes measures how long a container takes from a mounted root to the execution of its program,
-// with runnerd's own sandbox, made ahead (sandbox_start_ms) and not (sandbox_start_cold_ms), and, in the same run,
+// with runnerd's own sandbox, made ahead (container_start_ms) and not (container_start_cold_ms), and, in the same run,
 // with the command runc. What a start is in a running cell, with everything around the sandbox, is measured by
 // BenchmarkContainerStart of package runnerd. It needs root, a static busybox and runc; without them it says so and
 // prints nothing. One line per figure: "BENCH name value", the median.
@@ -53,8 +53,8 @@ func main() {
 	defer os.RemoveAll(directory)
 	_ = os.Chmod(directory, 0o755)
 	rootfs := makeRootfs(directory, busybox)
-	bench("sandbox_start_ms", measure(func() time.Duration { return startOwn(directory, rootfs, true) }))
-	bench("sandbox_start_cold_ms", measure(func() time.Duration { return startOwn(directory, rootfs, false) }))
+	bench("container_start_ms", measure(func() time.Duration { return startOwn(directory, rootfs, true) }))
+	bench("container_start_cold_ms", measure(func() time.Duration { return startOwn(directory, rootfs, false) }))
 	if runc, err := exec.LookPath("runc"); err == nil {
 		bundle := makeBundle(directory, rootfs)
 		bench("runc_start_ms", measure(func() time.Duration { return startRunc(runc, directory, bundle) }))
