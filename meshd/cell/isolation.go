@@ -102,7 +102,7 @@ func (c *Cell) tickIsolation() {
 // could tell it so. Its answer makes it a stranger, whom a session makes a member.
 func (c *Cell) knock() {
 	s := &c.isolation
-	if s.since == 0 || c.now.Sub(s.knocked) < knockInterval {
+	if c.now.Sub(s.knocked) < knockInterval || s.since == 0 && !c.nobodyAnswers() {
 		return
 	}
 	s.knocked = c.now
@@ -125,9 +125,20 @@ func (c *Cell) knock() {
 		return
 	}
 	candidates := c.views.cells[next].contact.Candidates
-	if address := nat.Choose(c.nat.Candidates(c.candidates[:0]), candidates, c.admissible); address.IsValid() {
-		c.checkAddress(next, address)
+	if address := nat.Choose(c.nat.Candidates(c.candidates[:0]), candidates, c.admissible); address.IsValid() && c.canCheck(next) {
+		c.askAddress(next, address) // the store named it: the guard has nothing to say (F14)
 	}
+}
+
+// nobodyAnswers reports whether this cell has members and reaches none of them. With a single one that is no
+// isolation, see minority.
+func (c *Cell) nobodyAnswers() bool {
+	for i := range c.members.Len() {
+		if m := c.members.At(i); m.InService() && !c.detector.Suspected(m.ID) {
+			return false
+		}
+	}
+	return c.members.Len() > 0
 }
 
 // health is what H says of one cell (F68).

@@ -344,6 +344,18 @@ type addressChecks struct{ list []addressCheck }
 func (a *addressChecks) init() { a.list = a.list[:0] }
 
 func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
+	if !c.canCheck(id) {
+		return
+	}
+	if !c.guard.AllowSend(c.now, address, wire.HeaderSize+wire.PingSize+wire.TrailerSize) {
+		c.counters.guarded++
+		return
+	}
+	c.askAddress(id, address)
+}
+
+// canCheck reports whether there is room for one more check and none of this cell is under way.
+func (c *Cell) canCheck(id wire.CellID) bool {
 	kept := c.checks.list[:0]
 	pending := false
 	for _, check := range c.checks.list {
@@ -354,16 +366,14 @@ func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
 		kept = append(kept, check)
 	}
 	c.checks.list = kept
-	if pending || len(kept) >= addressChecksMax {
-		return
-	}
-	if !c.guard.AllowSend(c.now, address, wire.HeaderSize+wire.PingSize+wire.TrailerSize) {
-		c.counters.guarded++
-		return
-	}
+	return !pending && len(kept) < addressChecksMax
+}
+
+// askAddress sends the PING of a check. It says where it goes: a cell whose router has forgotten it learns that from
+// the first one who notices.
+func (c *Cell) askAddress(id wire.CellID, address netip.AddrPort) {
 	nonce := c.config.Random.Uint32()
 	c.checks.list = append(c.checks.list, addressCheck{id, address, nonce, c.now.Add(2 * time.Second)})
-	// It says where it goes: a cell whose router has forgotten it learns that from the first one who notices.
 	c.sendAddress(id, address, wire.TypePing, nonce, wire.AppendPing(c.payload[:0], address))
 }
 
