@@ -59,6 +59,13 @@ type Path struct {
 	answers  int    // to it
 	wanted   bool   // somebody wants an attempt
 	attempt  *attempt
+
+	searchWanted bool           // as soon as it is this path's turn
+	searchAgain  clock.Instant  // earliest next one asked for by this cell
+	searched     clock.Instant  // last one that began, on either side; 0 = none
+	refusals     int            // since then
+	found        netip.AddrPort // the address that the last one led to
+
 	tries    int           // attempts without success
 	again    clock.Instant // earliest next one
 	Attempts int           // begun by this cell since the path is known
@@ -271,6 +278,7 @@ func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
 		p.since = now
 	}
 	p.proven, p.asked, p.blocked, p.tries, p.wanted = now, 0, 0, 0, false
+	t.foundBySearch(now, p, m)
 }
 
 // settledFor is how long a path must be left alone after it opened: further PUNCH_SYN of the same attempt
@@ -346,7 +354,7 @@ func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open
 		t.stats.Lost++
 		return
 	}
-	home := t.isHome(p.ID) || m.HasHome(t.options.Self)
+	home := t.isHome(p.ID) || m.HasHome(t.options.Self) || t.keeps(p.ID)
 	if !home && (now.Sub(p.used) >= usedFor || *open >= openMax) {
 		return
 	}
@@ -394,6 +402,7 @@ type Report struct {
 	Relay    wire.CellID
 	Age      time.Duration // since the path is as it is; 0 = not known
 	Attempts int           // to make it direct, begun here
+	Searched bool          // it was found by a search for a port
 }
 
 // local reports whether a member that needs help is reached without any: on a network of this cell.
@@ -418,6 +427,7 @@ func (t *Traversal) Report(now clock.Instant, m *overlay.Member) Report {
 		r.Kind = KindDirect
 	case p.open(now) && !t.local(m):
 		r.Kind, r.Age = KindPunched, now.Sub(p.since)
+		r.Searched = p.found.IsValid() && p.found == m.Address
 	case p.open(now):
 		r.Kind, r.Age = KindDirect, now.Sub(p.since)
 	case p.relay != 0:

@@ -78,7 +78,7 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 	case p.open(now):
 		t.endAttempt(p)
 	default:
-		if a.ours {
+		if a.ours && !t.searchable(m) { // other coordinators would tell the same
 			a.begun, a.syns, a.count = 0, 0, 0
 			t.askNext(now, p)
 			return
@@ -89,24 +89,7 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 
 func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 	a := &attempt{ours: true}
-	add := func(id wire.CellID) {
-		for _, have := range a.coordinators[:a.known] {
-			if have == id {
-				return
-			}
-		}
-		c := t.options.Members.Get(id)
-		if a.known < coordinatorsMax && id != m.ID && c != nil && c.InService() && t.direct(now, c) && !t.suspected(id) {
-			a.coordinators[a.known] = id
-			a.known++
-		}
-	}
-	for _, home := range m.Homes {
-		add(home)
-	}
-	for _, home := range t.Homes() {
-		add(home)
-	}
+	a.coordinators, a.known = t.coordinators(now, m)
 	if a.known == 0 {
 		t.fail(now, p)
 		return
@@ -116,6 +99,25 @@ func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) 
 	p.Attempts++
 	t.stats.Attempts++
 	t.askNext(now, p)
+}
+
+// coordinators are the homes of a member and those of this cell, as far as they are reached straight.
+func (t *Traversal) coordinators(now clock.Instant, m *overlay.Member) (list [coordinatorsMax]wire.CellID, known int) {
+	add := func(id wire.CellID) {
+		c := t.options.Members.Get(id)
+		if known < coordinatorsMax && !slices.Contains(list[:known], id) && id != m.ID && c != nil && c.InService() &&
+			t.direct(now, c) && !t.suspected(id) {
+			list[known] = id
+			known++
+		}
+	}
+	for _, home := range m.Homes {
+		add(home)
+	}
+	for _, home := range t.Homes() {
+		add(home)
+	}
+	return list, known
 }
 
 // askNext asks the next coordinator, or gives up.
@@ -143,8 +145,13 @@ func (t *Traversal) askNext(now clock.Instant, p *Path) {
 
 // fail ends an attempt without success.
 func (t *Traversal) fail(now clock.Instant, p *Path) {
+	begun := p.attempt != nil && p.attempt.begun != 0
 	t.endAttempt(p)
 	pause := min(againMin<<min(p.tries, 10), againMax)
+	if m := t.options.Members.Get(p.ID); begun && m != nil && t.searchable(m) {
+		p.searchWanted = t.maySearch(now, p, m)
+		pause = max(pause, searchPatience)
+	}
 	p.tries++
 	p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
 }
@@ -187,6 +194,10 @@ func (t *Traversal) Receive(now clock.Instant, sender *overlay.Member, from neti
 			t.punch(now, sender, request)
 		case wire.PunchDialGo:
 			t.callBack(now, sender, request)
+		case wire.PunchSearch:
+			t.coordinate(now, sender, from, request, wire.PunchSearchGo)
+		default:
+			t.receiveSearch(now, sender, request)
 		}
 	case wire.TypePunchSyn:
 		if rendezvous, err := wire.ParsePunchSyn(payload); err == nil && from.IsValid() {
@@ -214,13 +225,13 @@ func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from ne
 	}
 	m := t.options.Members.Get(request.Target.ID)
 	if m == nil || !m.InService() || m.ID == asker.ID || !t.direct(now, m) ||
-		m.NeedsHelp() && now.Sub(m.Heard) >= exchangeFresh {
+		m.NeedsHelp() && now.Sub(m.Heard) >= exchangeFresh || kind == wire.PunchSearchGo && !searchSensible(asker, m) {
 		t.stats.Refused++
 		return
 	}
 	toTarget := wire.PunchReq{Target: observed, Rendezvous: request.Rendezvous}
 	t.options.Send(m.ID, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toTarget))
-	if kind != wire.PunchGo {
+	if kind == wire.PunchDialGo {
 		return
 	}
 	toAsker := wire.PunchReq{
@@ -322,7 +333,7 @@ func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.
 	if !m.NeedsHelp() && !t.Restricted() {
 		return
 	}
-	if t.Settled(now, m) && m.Address != from {
+	if t.searchHit(now, m, from, rendezvous) || t.Settled(now, m) && m.Address != from {
 		return
 	}
 	const size = wire.HeaderSize + wire.PunchSynSize + wire.TrailerSize

@@ -40,14 +40,13 @@ func theory(w *World, a, b *Node) bool {
 	if a.NAT == Blocked || b.NAT == Blocked {
 		return a == w.Node(0) || b == w.Node(0)
 	}
+	return a.NAT != Symmetric || b.NAT != Symmetric
+}
+
+// searched says whether the way between two machines takes a search by several sockets.
+func searched(a, b *Node) bool {
 	narrow := func(k NATKind) bool { return k == PortRestricted || k == NoHairpin || k == DoubleNAT || k == Firewall }
-	switch {
-	case a.NAT == Symmetric && b.NAT == Symmetric:
-		return false
-	case a.NAT == Symmetric && narrow(b.NAT), b.NAT == Symmetric && narrow(a.NAT):
-		return false // a birthday search would take some hundred sockets on one side
-	}
-	return true
+	return a.NAT == Symmetric && narrow(b.NAT) || b.NAT == Symmetric && narrow(a.NAT)
 }
 
 // Every pair of kinds: those that can talk directly do after the first attempt, the others through a relay
