@@ -473,7 +473,7 @@ func (t *Traversal) searchHit(now clock.Instant, m *overlay.Member, from netip.A
 // foundBySearch ends the search that led to the address of a member which has just been confirmed.
 func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member) {
 	s := t.search
-	if s == nil || s.id != p.ID || !s.begun {
+	if s == nil || s.id != p.ID {
 		return
 	}
 	if s.hard && (s.won == 0 || m.Address != s.address) || !s.hard && m.Address.Addr() != s.address.Addr() {

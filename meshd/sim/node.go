@@ -47,6 +47,7 @@ type Node struct {
 	versions  wire.Versions  // of the protocol that the installed meshd speaks
 	forced    bool           // it was told to leave by force
 	sockets   map[int]uint16 // ports of the cell's further sockets
+	noSearch  bool           // it was told to search for no ports
 	nextPort  uint16         // counts them
 }
 
@@ -83,6 +84,7 @@ func (n *Node) Boot() {
 		}
 	}
 	config.Network = (*port)(n)
+	config.NoPortSearch = n.noSearch
 	config.Storage = n.disk
 	config.Runner = n.host
 	config.Logger = (*nodeLogger)(n)
