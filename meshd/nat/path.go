@@ -66,9 +66,11 @@ type Path struct {
 	refusals     int            // since then
 	found        netip.AddrPort // the address that the last one led to
 
-	tries    int           // attempts without success
-	again    clock.Instant // earliest next one
-	Attempts int           // begun by this cell since the path is known
+	firstWanted clock.Instant // when an attempt was wanted first, 0 = never
+	unanswered  int           // attempts in a row for which no coordinator answered
+	tries       int           // attempts without success
+	again       clock.Instant // earliest next one
+	Attempts    int           // begun by this cell since the path is known, as far as a coordinator answered
 }
 
 // path returns the record of a member, making one.
@@ -129,7 +131,7 @@ func (t *Traversal) Route(now clock.Instant, m *overlay.Member) Route {
 	}
 	relay := t.relayFor(now, p, m)
 	if !open && relay != 0 {
-		p.wanted = p.again <= now && p.attempt == nil && t.mayPunch(m)
+		p.wanted = p.again <= now && p.attempt == nil && t.mayPunch(now, p, m)
 	}
 	return Route{Direct: open || relay == 0, Relay: relay}
 }
@@ -401,7 +403,7 @@ type Report struct {
 	Kind     Kind
 	Relay    wire.CellID
 	Age      time.Duration // since the path is as it is; 0 = not known
-	Attempts int           // to make it direct, begun here
+	Attempts int           // to make it direct, begun here, as far as a coordinator answered
 	Searched bool          // it was found by a search for a port
 }
 

@@ -23,6 +23,11 @@ const (
 	punchWait = 2 * time.Second
 	// targetsMax bounds the addresses tried at once.
 	targetsMax = 4
+	// classPatience is how long a cell may take to find out its class. It takes about 8 s.
+	classPatience = 20 * time.Second
+	// unansweredMin is the first pause after no coordinator answered: a cell that came a moment ago is unknown to
+	// some of them. Nothing was tried, so it counts for nothing, and doubles up to againMin.
+	unansweredMin = 2 * time.Second
 	// againMin and againMax bound the pause after a failed attempt.
 	againMin = 15 * time.Second
 	againMax = 10 * time.Minute
@@ -38,6 +43,7 @@ var synOffsets = [...]time.Duration{0, 50 * time.Millisecond, 100 * time.Millise
 type attempt struct {
 	rendezvous   uint64
 	ours         bool // this cell began it
+	counted      bool // a coordinator answered, so the two have tried
 	coordinators [coordinatorsMax]wire.CellID
 	known, asked int
 	begun        clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
@@ -47,8 +53,17 @@ type attempt struct {
 	next         clock.Instant
 }
 
-// mayPunch reports whether an attempt has any chance.
-func (t *Traversal) mayPunch(m *overlay.Member) bool {
+// mayPunch reports whether an attempt has any chance, and whether it is time for it: where one router uses another port
+// for each destination, what helps depends on the other one, so for a while its class is waited for.
+func (t *Traversal) mayPunch(now clock.Instant, p *Path, m *overlay.Member) bool {
+	if p.firstWanted == 0 {
+		p.firstWanted = now
+	}
+	class := t.Class()
+	if class != m.Reach && min(class, m.Reach) == wire.ReachUnknown && max(class, m.Reach) == wire.ReachRelayed &&
+		now.Sub(p.firstWanted) < classPatience {
+		return false
+	}
 	if t.Class() == wire.ReachRelayed && m.Reach == wire.ReachRelayed {
 		return sameRouter(t.Candidates(make([]state.Candidate, 0, state.CandidatesMax)), m.Candidates)
 	}
@@ -96,8 +111,6 @@ func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) 
 	}
 	p.attempt = a
 	t.attempts++
-	p.Attempts++
-	t.stats.Attempts++
 	t.askNext(now, p)
 }
 
@@ -145,14 +158,21 @@ func (t *Traversal) askNext(now clock.Instant, p *Path) {
 
 // fail ends an attempt without success.
 func (t *Traversal) fail(now clock.Instant, p *Path) {
-	begun := p.attempt != nil && p.attempt.begun != 0
+	a := p.attempt
 	t.endAttempt(p)
+	if a == nil || a.begun == 0 && !a.counted {
+		pause := min(unansweredMin<<min(p.unanswered, 10), againMin)
+		p.unanswered++
+		p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
+		return
+	}
 	pause := min(againMin<<min(p.tries, 10), againMax)
-	if m := t.options.Members.Get(p.ID); begun && m != nil && t.searchable(m) {
+	if m := t.options.Members.Get(p.ID); m != nil && t.searchable(m) {
 		p.searchWanted = t.maySearch(now, p, m)
 		pause = max(pause, searchPatience)
 	}
 	p.tries++
+	p.unanswered = 0
 	p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
 }
 
@@ -282,6 +302,11 @@ func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, reques
 		a = &attempt{}
 		p.attempt = a
 		t.attempts++
+	}
+	if a.ours && !a.counted {
+		a.counted = true
+		p.Attempts++
+		t.stats.Attempts++
 	}
 	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
 	t.addTargets(a, m, request.Target.Address)

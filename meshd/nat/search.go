@@ -100,8 +100,8 @@ type search struct {
 	sockets      [searchSockets]uint16
 	open         int
 	opened       bool // as many as there is room for
-	sentFrom     int // in this round
-	begins       int // PunchSearchBegin sent
+	sentFrom     int  // in this round
+	begins       int  // PunchSearchBegin sent
 	started      clock.Instant
 	second       bool
 	won          int // socket, 0 = none yet
