@@ -60,11 +60,11 @@ type Path struct {
 	wanted   bool   // somebody wants an attempt
 	attempt  *attempt
 
-	searchWanted bool           // as soon as it is this path's turn
-	searchAgain  clock.Instant  // earliest next one asked for by this cell
-	searched     clock.Instant  // last one that began, on either side; 0 = none
-	refusals     int            // since then
-	found        netip.AddrPort // the address that the last one led to
+	failed      clock.Instant  // last attempt in which both sent in vain, 0 = none since it was open
+	searchAgain clock.Instant  // earliest next search by this cell
+	searched    clock.Instant  // last one that began, on either side; 0 = none
+	refusals    int            // since then
+	found       netip.AddrPort // the address that the last one led to
 
 	firstWanted clock.Instant // when an attempt was wanted first, 0 = never
 	unanswered  int           // attempts in a row for which no coordinator answered
@@ -279,7 +279,7 @@ func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
 	if !p.open(now) {
 		p.since = now
 	}
-	p.proven, p.asked, p.blocked, p.tries, p.wanted = now, 0, 0, 0, false
+	p.proven, p.asked, p.blocked, p.failed, p.tries, p.wanted = now, 0, 0, 0, 0, false
 	t.foundBySearch(now, p, m)
 }
 

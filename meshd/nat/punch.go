@@ -15,7 +15,8 @@ import (
 const (
 	// attemptsMax bounds the attempts under way; further ones wait.
 	attemptsMax = 32
-	// coordinatorsMax are asked one after the other.
+	// coordinatorsMax are asked one after the other, fewer again and again: a question, an answer or what it starts
+	// may be lost, and cells that came a moment ago do not know of each other.
 	coordinatorsMax = 3
 	// coordinatorWait is how long an attempt waits for the coordinator's answer.
 	coordinatorWait = 1200 * time.Millisecond
@@ -41,16 +42,15 @@ var synOffsets = [...]time.Duration{0, 50 * time.Millisecond, 100 * time.Millise
 
 // attempt is one try to reach a cell directly.
 type attempt struct {
-	rendezvous   uint64
-	ours         bool // this cell began it
-	counted      bool // a coordinator answered, so the two have tried
-	coordinators [coordinatorsMax]wire.CellID
-	known, asked int
-	begun        clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
-	syns         int
-	targets      [targetsMax]netip.AddrPort
-	count        int
-	next         clock.Instant
+	rendezvous uint64
+	ours       bool          // this cell began it
+	counted    bool          // a coordinator answered, so the two have tried
+	asked      int           // coordinators
+	begun      clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
+	syns       int
+	targets    [targetsMax]netip.AddrPort
+	count      int
+	next       clock.Instant
 }
 
 // mayPunch reports whether an attempt has any chance, and whether it is time for it: where one router uses another port
@@ -63,6 +63,9 @@ func (t *Traversal) mayPunch(now clock.Instant, p *Path, m *overlay.Member) bool
 	if class != m.Reach && min(class, m.Reach) == wire.ReachUnknown && max(class, m.Reach) == wire.ReachRelayed &&
 		now.Sub(p.firstWanted) < classPatience {
 		return false
+	}
+	if p.failed != 0 && t.searchable(m) && now.Sub(p.failed) < searchPatience {
+		return false // that is what the search is for
 	}
 	if t.Class() == wire.ReachRelayed && m.Reach == wire.ReachRelayed {
 		return sameRouter(t.Candidates(make([]state.Candidate, 0, state.CandidatesMax)), m.Candidates)
@@ -103,13 +106,7 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 }
 
 func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) {
-	a := &attempt{ours: true}
-	a.coordinators, a.known = t.coordinators(now, m)
-	if a.known == 0 {
-		t.fail(now, p)
-		return
-	}
-	p.attempt = a
+	p.attempt = &attempt{ours: true}
 	t.attempts++
 	t.askNext(now, p)
 }
@@ -137,11 +134,16 @@ func (t *Traversal) coordinators(now clock.Instant, m *overlay.Member) (list [co
 func (t *Traversal) askNext(now clock.Instant, p *Path) {
 	a := p.attempt
 	m := t.options.Members.Get(p.ID)
-	if a.asked >= a.known || !a.ours || m == nil {
+	if a.asked >= coordinatorsMax || !a.ours || m == nil {
 		t.fail(now, p)
 		return
 	}
-	coordinator := a.coordinators[a.asked]
+	list, known := t.coordinators(now, m) // anew: more may be known by now
+	if known == 0 {
+		t.fail(now, p)
+		return
+	}
+	coordinator := list[a.asked%known]
 	a.asked++
 	a.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
 	a.next = now.Add(coordinatorWait)
@@ -167,12 +169,8 @@ func (t *Traversal) fail(now clock.Instant, p *Path) {
 		return
 	}
 	pause := min(againMin<<min(p.tries, 10), againMax)
-	if m := t.options.Members.Get(p.ID); m != nil && t.searchable(m) {
-		p.searchWanted = t.maySearch(now, p, m)
-		pause = max(pause, searchPatience)
-	}
 	p.tries++
-	p.unanswered = 0
+	p.unanswered, p.failed = 0, now
 	p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
 }
 
@@ -234,6 +232,9 @@ func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from ne
 		return
 	}
 	observed := wire.Contact{ID: asker.ID, Address: from, Reach: asker.Reach, Flags: kind}
+	if asker.NeedsHelp() && asker.Reach == wire.ReachUnknown {
+		observed.Reach = wire.ReachPunched // the other one may not have heard yet that it needs help
+	}
 	if observed.Check(t.wireOptions()) != nil {
 		return
 	}
@@ -279,7 +280,11 @@ func (t *Traversal) call(id wire.CellID, to netip.AddrPort, rendezvous uint64) {
 // anywhere, so how often is limited (F14).
 func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, request wire.PunchReq) {
 	m := t.options.Members.Get(request.Target.ID)
-	if m == nil || !m.InService() || !m.NeedsHelp() && !t.Restricted() || t.keepsApart(now, m.ID) {
+	helpless := request.Target.Reach >= wire.ReachPunched
+	if m != nil && m.ID == t.reserved && helpless {
+		t.reserved = 0 // it cannot show that strangers get through
+	}
+	if m == nil || !m.InService() || !m.NeedsHelp() && !helpless && !t.Restricted() || t.keepsApart(now, m.ID) {
 		return
 	}
 	p := t.path(m.ID) // it may be open on this side and lost on the other, whose router has a new port

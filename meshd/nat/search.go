@@ -156,10 +156,11 @@ func (t *Traversal) searchable(m *overlay.Member) bool {
 	return false
 }
 
-// maySearch reports whether this cell, as the hard side, may search for a way to a member, now or later.
+// maySearch reports whether this cell, as the hard side, should search for a way to a member: both have punched in vain,
+// and somebody uses the path.
 func (t *Traversal) maySearch(now clock.Instant, p *Path, m *overlay.Member) bool {
-	return t.options.OpenSocket != nil && t.Class() == wire.ReachRelayed && t.searchable(m) && m.InService() &&
-		!p.open(now) && len(t.kept) < keptMax
+	return p.failed != 0 && p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
+		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m)
 }
 
 // tickSearch begins, continues and ends searches, and gives back sockets of paths that are lost.
@@ -185,18 +186,18 @@ func (t *Traversal) tickSearch(now clock.Instant) {
 	}
 }
 
-// beginSearch asks for the first search that is wanted and whose time has come.
+// beginSearch asks for the first search that is worth it and whose time has come.
 func (t *Traversal) beginSearch(now clock.Instant) {
-	if !t.searchDue.Reached(now) {
+	if t.options.OpenSocket == nil || t.Class() != wire.ReachRelayed || !t.searchDue.Reached(now) ||
+		len(t.kept) >= keptMax || t.asks.left(now) < 1 {
 		return
 	}
 	for _, p := range t.active {
-		if !p.searchWanted || !p.searchAgain.Reached(now) {
+		if p.failed == 0 {
 			continue
 		}
-		p.searchWanted = false
 		m := t.options.Members.Get(p.ID)
-		if m == nil || !t.maySearch(now, p, m) || t.asks.left(now) < 1 {
+		if !t.maySearch(now, p, m) {
 			continue
 		}
 		s := &search{id: p.ID, hard: true}
@@ -236,7 +237,6 @@ func (t *Traversal) postpone(now clock.Instant, p *Path) {
 	pause := min(searchRetry<<min(p.refusals, 10), againMax)
 	p.refusals++
 	p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/2)))
-	p.searchWanted = true
 	t.search = nil
 }
 

@@ -184,9 +184,6 @@ func (t *Traversal) Tick(now clock.Instant) {
 		t.next = clock.Earliest(t.next, t.search.next)
 	}
 	for _, p := range t.active {
-		if p.searchWanted && t.search == nil {
-			t.next = clock.Earliest(t.next, max(p.searchAgain, t.searchDue, now))
-		}
 		if a := p.attempt; a != nil {
 			t.next = clock.Earliest(t.next, a.next)
 		} else if p.wanted && t.attempts < attemptsMax {
