@@ -104,7 +104,7 @@ type search struct {
 	begins       int  // PunchSearchBegin sent
 	started      clock.Instant
 	second       bool
-	won          int // socket, 0 = none yet
+	won          int // socket, 0 = none yet, ownSocket
 	confirms     int // of it
 
 	// Easy side.
@@ -112,6 +112,9 @@ type search struct {
 	drawn [ports / 64]uint64
 	hits  int
 }
+
+// ownSocket stands for the cell's own among those that can win a search.
+const ownSocket = -1
 
 // keptSocket is one through which a cell is reached.
 type keptSocket struct {
@@ -447,15 +450,22 @@ func (t *Traversal) continueEasy(now clock.Instant, s *search, p *Path, m *overl
 // searchHitsMax bounds the answers to what the hard side sends in a search.
 const searchHitsMax = 16
 
-// searchHit takes a PUNCH_SYN on the easy side of a search, and reports whether it belongs to it: it came from the port
-// that was searched for.
+// searchHit takes a PUNCH_SYN of a search and reports whether it is one. On the easy side it came from the port that was
+// searched for; on the hard side the first one that came through a further socket has decided the search already.
 func (t *Traversal) searchHit(now clock.Instant, m *overlay.Member, from netip.AddrPort, rendezvous uint64) bool {
 	s := t.search
 	if s == nil || s.id != m.ID || s.rendezvous != rendezvous {
 		return false
 	}
 	if s.hard {
-		return from == s.address // it has decided the search when it arrived
+		if from == s.address && s.begun && s.won == 0 { // it met the port of the cell's own socket, which punched before
+			s.won = ownSocket
+			t.closeSockets(s)
+			s.until = now.Add(settleTime)
+			t.confirm(now, s)
+			t.next = clock.Earliest(t.next, s.next)
+		}
+		return from == s.address
 	}
 	if !s.begun || from.Addr() != s.address.Addr() || s.hits >= searchHitsMax {
 		return true
