@@ -2,12 +2,10 @@ package nat
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/overlay"
-	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
 
@@ -111,16 +109,6 @@ type search struct {
 	sent  int
 	drawn [ports / 64]uint64
 	hits  int
-}
-
-// ownSocket stands for the cell's own among those that can win a search.
-const ownSocket = -1
-
-// keptSocket is one through which a cell is reached.
-type keptSocket struct {
-	id      wire.CellID
-	address netip.AddrPort
-	socket  int
 }
 
 // budget is how much may be done: burst at once, and one more each interval.
@@ -283,203 +271,6 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 	t.next = clock.Earliest(t.next, now)
 }
 
-// searchableAt reports whether a member can be searched for at an address that a coordinator tells: a global one which
-// the member itself has published. So it takes both to aim a search (F14).
-func (t *Traversal) searchableAt(id wire.CellID, address netip.AddrPort) bool {
-	m := t.options.Members.Get(id)
-	where := address.Addr()
-	if m == nil || !usableFrom(address, wire.Options{}) || scopeOf(where).private() || !hasFamily(t.options.Own, where) ||
-		t.views[t.scope()].observed.Addr() == where || !slices.ContainsFunc(m.Candidates, func(c state.Candidate) bool {
-		return c.Address.Addr() == where
-	}) {
-		return false
-	}
-	return true
-}
-
-// taken reports whether a cell that needs no help is reached at an address: its ports are not for drawing.
-func (t *Traversal) taken(address netip.Addr) (taken bool) {
-	t.options.Members.Each(func(other *overlay.Member) bool {
-		taken = !other.NeedsHelp() && other.Address.Addr() == address
-		return !taken
-	})
-	return taken
-}
-
-// joinSearch takes part in the search of another cell, as the easy side.
-func (t *Traversal) joinSearch(now clock.Instant, coordinator *overlay.Member, request wire.PunchReq) {
-	m := t.options.Members.Get(request.Target.ID)
-	if m == nil || !m.InService() || m.Reach != wire.ReachRelayed || !t.searchable(m) || coordinator.ID == m.ID ||
-		coordinator.Reach != wire.ReachPublic || !t.isHome(coordinator.ID) && !m.HasHome(coordinator.ID) ||
-		!t.searchableAt(m.ID, request.Target.Address) || t.taken(request.Target.Address.Addr()) {
-		t.stats.Refused++
-		return
-	}
-	p := t.path(m.ID)
-	if p == nil || p.searched != 0 && now.Sub(p.searched) < searchEvery-searchEverySlack {
-		t.stats.Refused++
-		return
-	}
-	answer := uint8(wire.PunchSearchReady)
-	if t.search != nil || t.probes.left(now) < probesMax {
-		answer = wire.PunchSearchBusy
-	} else {
-		t.search = &search{id: m.ID, rendezvous: request.Rendezvous, address: request.Target.Address,
-			next: now.Add(beginWait)}
-	}
-	t.say(m.ID, m, request.Target.Address, answer, request.Rendezvous)
-}
-
-// continueHard opens sockets and sends from them, until one of them hears the other side.
-func (t *Traversal) continueHard(now clock.Instant, s *search, p *Path, m *overlay.Member) {
-	switch {
-	case !s.begun:
-		t.askSearch(now, s, p, m)
-	case s.until.Reached(now):
-		t.endSearch(now)
-	case s.won != 0:
-		t.confirm(now, s)
-	case s.sentFrom < s.open || !s.opened:
-		t.punchMore(now, s)
-	case s.open < searchSocketsMin:
-		t.endSearch(now)
-	case s.begins < len(beginOffsets):
-		t.say(s.id, m, m.Address, wire.PunchSearchBegin, s.rendezvous)
-		s.next = now.Add(beginOffsets[s.begins])
-		s.begins++
-	case !s.second:
-		s.second, s.sentFrom, s.next = true, 0, max(now, s.started.Add(secondRound))
-	default:
-		s.next = s.until
-	}
-}
-
-// beginOffsets are the pauses after each PunchSearchBegin: the first may be lost.
-var beginOffsets = [...]time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 0}
-
-// punchMore sends from some sockets; in the first round it opens them.
-func (t *Traversal) punchMore(now clock.Instant, s *search) {
-	for range punchesAtOnce {
-		if s.sentFrom == s.open && (s.opened || !t.openOne(s)) {
-			break
-		}
-		t.options.SendVia(int(s.sockets[s.sentFrom]), s.id, s.address, wire.TypePunchSyn, t.options.Nonce(),
-			wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
-		s.sentFrom++
-	}
-	s.next = now.Add(punchInterval)
-}
-
-// openOne opens one more socket of a search, if there is room.
-func (t *Traversal) openOne(s *search) bool {
-	number := 1
-	if s.open > 0 {
-		number = int(s.sockets[s.open-1]) + 1
-	}
-	for slices.ContainsFunc(t.kept, func(k keptSocket) bool { return k.socket == number }) {
-		number++
-	}
-	if !t.options.OpenSocket(number) {
-		s.opened = true
-		return false
-	}
-	s.sockets[s.open] = uint16(number)
-	s.open++
-	s.opened = s.open == searchSockets
-	return true
-}
-
-// Arrived reports whether a datagram is let in that a cell sent straight to one of the further sockets: they hear
-// those they were opened for and nobody else. The first one that gets through decides a search.
-func (t *Traversal) Arrived(now clock.Instant, socket int, sender wire.CellID, from netip.AddrPort) bool {
-	for _, k := range t.kept {
-		if k.socket == socket {
-			return k.id == sender && k.address == from
-		}
-	}
-	s := t.search
-	if s == nil || !s.hard || !s.begun || s.won != 0 || s.id != sender || s.address != from ||
-		!slices.Contains(s.sockets[:s.open], uint16(socket)) || len(t.kept) >= keptMax {
-		return false
-	}
-	s.won = socket
-	t.kept = append(t.kept, keptSocket{sender, from, socket})
-	t.closeSockets(s)
-	s.next, s.until = now, now.Add(settleTime)
-	t.confirm(now, s)
-	t.next = clock.Earliest(t.next, now)
-	return true
-}
-
-// confirmOffsets are the pauses between the moments at which the way that was found is tried, since any may be lost.
-var confirmOffsets = [...]time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 500 * time.Millisecond,
-	settleTime}
-
-// confirm lets the other side know which port it was, and asks for the echo that makes the path count.
-func (t *Traversal) confirm(now clock.Instant, s *search) {
-	t.options.SendTo(s.id, s.address, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
-	t.options.Recheck(s.id, s.address)
-	s.next = now.Add(confirmOffsets[min(s.confirms, len(confirmOffsets)-1)])
-	s.confirms++
-}
-
-// continueEasy sends to ports that it draws.
-func (t *Traversal) continueEasy(now clock.Instant, s *search, p *Path, m *overlay.Member) {
-	if !s.begun || s.sent >= probesMax || s.until.Reached(now) || t.probes.left(now) < probesAtOnce {
-		t.endSearch(now)
-		return
-	}
-	for range probesAtOnce {
-		port := t.options.Random.IntN(ports)
-		for s.drawn[port/64]&(1<<(port%64)) != 0 {
-			port = t.options.Random.IntN(ports)
-		}
-		s.drawn[port/64] |= 1 << (port % 64)
-		t.options.SendTo(s.id, netip.AddrPortFrom(s.address.Addr(), uint16(portFirst+port)), wire.TypePunchSyn,
-			t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
-	}
-	s.sent += probesAtOnce
-	t.stats.Probes += probesAtOnce
-	t.probes.spend(now, probesAtOnce)
-	s.next = now.Add(probeInterval*3/4 + time.Duration(t.options.Random.Int64N(int64(probeInterval/2))))
-	if s.sent >= probesMax {
-		s.next = now.Add(settleTime) // the last one may have met a port
-	}
-}
-
-// searchHitsMax bounds the answers to what the hard side sends in a search.
-const searchHitsMax = 16
-
-// searchHit takes a PUNCH_SYN of a search and reports whether it is one. On the easy side it came from the port that was
-// searched for; on the hard side the first one that came through a further socket has decided the search already.
-func (t *Traversal) searchHit(now clock.Instant, m *overlay.Member, from netip.AddrPort, rendezvous uint64) bool {
-	s := t.search
-	if s == nil || s.id != m.ID || s.rendezvous != rendezvous {
-		return false
-	}
-	if s.hard {
-		if from == s.address && s.begun && s.won == 0 { // it met the port of the cell's own socket, which punched before
-			s.won = ownSocket
-			t.closeSockets(s)
-			s.until = now.Add(settleTime)
-			t.confirm(now, s)
-			t.next = clock.Earliest(t.next, s.next)
-		}
-		return from == s.address
-	}
-	if !s.begun || from.Addr() != s.address.Addr() || s.hits >= searchHitsMax {
-		return true
-	}
-	s.hits++
-	s.next = max(s.next, now.Add(hitPause))
-	t.options.Recheck(m.ID, from)
-	const size = wire.HeaderSize + wire.PunchSynSize + wire.TrailerSize
-	if t.options.Guard.AllowSend(now, from, size) {
-		t.options.SendTo(m.ID, from, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], rendezvous))
-	}
-	return true
-}
-
 // foundBySearch ends the search that led to the address of a member which has just been confirmed.
 func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member) {
 	s := t.search
@@ -506,66 +297,5 @@ func (t *Traversal) endSearch(now clock.Instant) {
 	t.closeSockets(s)
 	if s.won != 0 {
 		t.release(s.won)
-	}
-}
-
-// closeSockets closes the sockets of a search but the one that is kept.
-func (t *Traversal) closeSockets(s *search) {
-	for _, socket := range s.sockets[:s.open] {
-		if !slices.ContainsFunc(t.kept, func(k keptSocket) bool { return k.socket == int(socket) }) {
-			t.options.CloseSocket(int(socket))
-		}
-	}
-	s.open = 0
-}
-
-// release closes a socket that was kept.
-func (t *Traversal) release(socket int) {
-	for i := range t.kept {
-		if t.kept[i].socket == socket {
-			t.kept = slices.Delete(t.kept, i, i+1)
-			t.options.CloseSocket(socket)
-			return
-		}
-	}
-}
-
-// releaseLost closes kept sockets whose path is not open any more, or leads elsewhere.
-func (t *Traversal) releaseLost(now clock.Instant) {
-	for i := len(t.kept) - 1; i >= 0; i-- {
-		k := t.kept[i]
-		if s := t.search; s != nil && s.won == k.socket {
-			continue // not proven yet
-		}
-		m, p := t.options.Members.Get(k.id), t.paths[k.id]
-		if m == nil || p == nil || !p.open(now) || m.Address != k.address {
-			t.release(k.socket)
-		}
-	}
-}
-
-// keeps reports whether a cell is reached through a kept socket.
-func (t *Traversal) keeps(id wire.CellID) bool {
-	return slices.ContainsFunc(t.kept, func(k keptSocket) bool { return k.id == id })
-}
-
-// SocketFor returns the socket that datagrams to an address leave from, 0 for the cell's own.
-func (t *Traversal) SocketFor(address netip.AddrPort) int {
-	for i := range t.kept {
-		if t.kept[i].address == address {
-			return t.kept[i].socket
-		}
-	}
-	return 0
-}
-
-// Close gives back all sockets: the cell goes on with another Traversal.
-func (t *Traversal) Close() {
-	if s := t.search; s != nil && s.hard {
-		t.closeSockets(s)
-	}
-	t.search = nil
-	for len(t.kept) > 0 {
-		t.release(t.kept[0].socket)
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -52,8 +53,12 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 	tries, found, first := 0, 0, 0
 	var took []time.Duration
 	var probes []int
+	count := 24
+	if os.Getenv("COLLOID_SIM_LONG") != "" {
+		count = 1500
+	}
 	for _, weather := range weathers {
-		for _, seed := range seeds(24) {
+		for _, seed := range seeds(count) {
 			kind := kinds[int(seed)%len(kinds)]
 			w, hard, easy := searchPair(t, Options{Seed: seed, Network: weather}, kind)
 			tries++
@@ -74,6 +79,9 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 			if len(hard.sockets) != 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048 {
 				t.Errorf("%v, seed %d: %d and %d sockets open, %d probes", kind, seed, len(hard.sockets), len(easy.sockets),
 					easy.cell.Traversal().Probes)
+			}
+			if seed > 100 {
+				continue // enough of what follows
 			}
 			begin, relayed := w.Now(), 0
 			w.network.tap = func(from, _ *Node, datagram []byte) {
@@ -220,5 +228,27 @@ func TestF35_SearchesAreBounded(t *testing.T) {
 	t.Logf("%d pairs direct of %d, at most %d sockets of one cell", direct, 4*20, most)
 	if direct != 4*16 || most > nat.SocketsMax || len(*deaths) != 0 {
 		t.Errorf("%d pairs direct, %d sockets, deaths %v", direct, most, *deaths)
+	}
+}
+
+// Once a way is found, the two need no third cell: with every public one gone they still write to each other (AVAIL-5).
+func TestAVAIL5_F35_SearchedPathOutlivesTheRelays(t *testing.T) {
+	for _, seed := range seeds(4) {
+		w, hard, easy := searchPair(t, Options{Seed: seed}, PortRestricted)
+		if _, ok := w.Until(90*time.Second, func() bool { return bySearch(hard, easy) }); !ok {
+			t.Errorf("seed %d: not found", seed)
+			continue
+		}
+		w.Node(0).PowerOff()
+		w.Node(1).PowerOff()
+		run(t, w, 5*time.Minute)
+		for i, n := range []*Node{hard, easy} {
+			key := fmt.Sprintf("spread.k%d", i)
+			n.Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+			until(t, w, 3*time.Second, key+" on both", func() bool { return heldBy(w, key) == 2 })
+		}
+		if !bySearch(hard, easy) {
+			t.Errorf("seed %d: lost with the relays", seed)
+		}
 	}
 }
