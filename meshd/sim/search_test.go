@@ -3,7 +3,6 @@ package sim
 import (
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -54,7 +53,7 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 	var took []time.Duration
 	var probes []int
 	count := 24
-	if os.Getenv("COLLOID_SIM_LONG") != "" {
+	if long() {
 		count = 1500
 	}
 	for _, weather := range weathers {
@@ -67,7 +66,7 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 			stats := hard.cell.Traversal()
 			if !ok {
 				report, _ := hard.cell.PathTo(easy.ID())
-				t.Logf("%v, seed %d: %+v, %+v", kind, seed, report, stats)
+				t.Logf("%v, seed %d: %+v, %+v, %d probes", kind, seed, report, stats, easy.cell.Traversal().Probes)
 				continue
 			}
 			found++
@@ -76,7 +75,7 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 			if stats.Searches == 1 {
 				first++
 			}
-			if len(hard.sockets) != 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048 {
+			if len(hard.sockets) > 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048 {
 				t.Errorf("%v, seed %d: %d and %d sockets open, %d probes", kind, seed, len(hard.sockets), len(easy.sockets),
 					easy.cell.Traversal().Probes)
 			}
