@@ -279,15 +279,15 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		c.counters.malformed++
 		return
 	}
-	if c.arrivedVia != 0 && !c.nat.Arrived(now, c.arrivedVia, hop, from) {
-		c.counters.unsealed++
-		return
-	}
 	if header.Type == wire.TypePing && c.nat.DialBack(now, header.Nonce, from) {
 		return
 	}
 	if !c.vouched(header.Sender, from) {
 		c.guard.Received(now, from, len(datagram))
+	}
+	if c.arrivedVia != 0 && !c.nat.Arrived(now, c.arrivedVia, hop, from) {
+		c.counters.unsealed++
+		return
 	}
 	if header.Type.Relayable() || header.Type == wire.TypeRelayOffer {
 		c.receiveStream(from, header, payload, hop)

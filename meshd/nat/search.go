@@ -103,7 +103,6 @@ type search struct {
 	started      clock.Instant
 	second       bool
 	won          int // socket, 0 = none yet, ownSocket
-	confirms     int // of it
 
 	// Easy side.
 	sent  int

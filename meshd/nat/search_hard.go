@@ -26,6 +26,10 @@ func (t *Traversal) continueHard(now clock.Instant, s *search, p *Path, m *overl
 	case !s.begun:
 		t.askSearch(now, s, p, m)
 	case s.until.Reached(now):
+		if s.won != 0 && p.open(now) && m.Address == s.address { // heard there, so kept as if the echo had come: it is lost like any other
+			t.foundBySearch(now, p, m)
+			return
+		}
 		t.endSearch(now)
 	case s.won != 0:
 		t.confirm(now, s)
@@ -101,16 +105,14 @@ func (t *Traversal) Arrived(now clock.Instant, socket int, sender wire.CellID, f
 	return true
 }
 
-// confirmOffsets are the pauses between the moments at which the way that was found is tried, since any may be lost.
-var confirmOffsets = [...]time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 500 * time.Millisecond,
-	settleTime}
+// confirmPause lies between the moments at which the way that was found is tried, since any datagram may be lost.
+const confirmPause = 300 * time.Millisecond
 
 // confirm lets the other side know which port it was, and asks for the echo that makes the path count.
 func (t *Traversal) confirm(now clock.Instant, s *search) {
 	t.options.SendTo(s.id, s.address, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
 	t.options.Recheck(s.id, s.address)
-	s.next = now.Add(confirmOffsets[min(s.confirms, len(confirmOffsets)-1)])
-	s.confirms++
+	s.next = now.Add(confirmPause)
 }
 
 // closeSockets closes the sockets of a search but the one that is kept.
