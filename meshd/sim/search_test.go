@@ -204,7 +204,7 @@ func TestF35_SearchesAreBounded(t *testing.T) {
 	w := formBehind(t, 1, kinds, NetworkOptions{})
 	deaths := countDeaths(w)
 	most := 0
-	for range 120 {
+	for range 60 {
 		run(t, w, 10*time.Second)
 		for _, n := range w.Nodes() {
 			most = max(most, len(n.sockets))
