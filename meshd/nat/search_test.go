@@ -304,6 +304,9 @@ func TestF35_F155_TheFirstSocketThatHearsIsKept(t *testing.T) {
 	if r := s.Report(s.now, s.partner); r.Kind != KindPunched || !r.Searched || s.search != nil {
 		t.Errorf("%+v", r)
 	}
+	if s.Arrived(s.now, 7, 3, partner) || s.Arrived(s.now, 7, 2, at("203.0.113.99:7778")) || !s.Arrived(s.now, 7, 2, partner) {
+		t.Error("a kept socket hears others, or its partner no more")
+	}
 	pings := 0
 	for range 10 { // ten idle minutes
 		s.run(time.Minute, func(m message) {
