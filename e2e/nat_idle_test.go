@@ -50,7 +50,16 @@ func TestF36_IdleBehindASymmetricRouter(t *testing.T) {
 		}
 		return text
 	}
-	before := read()
+	// What it has found out is published up to two seconds later: nothing is idle before that.
+	before := ""
+	f.wait("its contact to say what it knows", func(context.Context) error {
+		last := before
+		if before = read(); !strings.Contains(before, " relayed}") || before != last {
+			time.Sleep(3 * time.Second)
+			return fmt.Errorf("its contact changes: %.300s", before)
+		}
+		return nil
+	})
 	time.Sleep(watched)
 	if after := read(); after != before {
 		t.Errorf("something about the relayed cell was written while nothing happened:\n%s\n%s", before, after)
