@@ -24,7 +24,9 @@ var ErrNotSent = errors.New("invoke: the channel has ended")
 type Channel struct {
 	fd       int
 	frame    []byte        // reused for sending
-	patience time.Duration // for receiving, as the kernel has it; 0 = for ever
+	patience time.Duration // for receiving, 0 = for ever
+	// interrupted: the kernel has a shorter patience, what a signal left of it.
+	interrupted bool
 
 	mutex  sync.Mutex // guards closed
 	closed bool
@@ -83,12 +85,13 @@ func (c *Channel) setTimeout(option int, patience time.Duration) error {
 	return nil
 }
 
-// SetPatience bounds each following Receive. It is kept in the kernel, so it costs something when it changes only.
+// SetPatience bounds the next Receive, and likewise those after it that no signal interrupts. The kernel keeps it, so
+// it costs something when it changes only.
 func (c *Channel) SetPatience(patience time.Duration) error {
-	if patience == c.patience {
+	if patience == c.patience && !c.interrupted {
 		return nil
 	}
-	c.patience = patience
+	c.patience, c.interrupted = patience, false
 	return c.setTimeout(unix.SO_RCVTIMEO, patience)
 }
 
@@ -123,10 +126,14 @@ func (c *Channel) SendRaw(frame []byte) error {
 // FrameMax+1 bytes. io.EOF: the other end has gone; os.ErrDeadlineExceeded: the patience is over. Descriptors that
 // came with it find no room and are dropped by the kernel.
 func (c *Channel) Receive(buffer []byte) (any, error) {
+	until := time.Now().Add(c.patience)
 	for {
 		n, err := unix.Read(c.fd, buffer[:FrameMax+1])
 		switch {
 		case err == unix.EINTR:
+			if err := c.shorten(until); err != nil {
+				return nil, err
+			}
 			continue
 		case err == unix.EAGAIN:
 			return nil, os.ErrDeadlineExceeded
@@ -137,6 +144,20 @@ func (c *Channel) Receive(buffer []byte) (any, error) {
 		}
 		return Parse(buffer[:n])
 	}
+}
+
+// shorten lets a Receive that a signal has interrupted wait no longer than it would have. The next SetPatience sets
+// all of it again.
+func (c *Channel) shorten(until time.Time) error {
+	if c.patience == 0 {
+		return nil
+	}
+	left := time.Until(until)
+	if left < time.Microsecond { // less would be for ever
+		return os.ErrDeadlineExceeded
+	}
+	c.interrupted = true
+	return c.setTimeout(unix.SO_RCVTIMEO, left)
 }
 
 // Interrupt ends a Receive or Send that another goroutine is in, and all later ones.

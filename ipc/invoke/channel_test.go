@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -257,5 +258,36 @@ func TestACallOnAChannelAllocatesLittle(t *testing.T) {
 	})
 	if allocations > 3 { // the invocation, its function, the reader
 		t.Errorf("%v allocations", allocations)
+	}
+}
+
+// TestSignalsDoNotProlongAPatience: the kernel gives up a wait with a timeout at a signal; the rest is waited for.
+func TestSignalsDoNotProlongAPatience(t *testing.T) {
+	client, _, _ := channel(t)
+	if err := client.SetPatience(100 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	thread, done := make(chan int, 1), make(chan time.Duration, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		thread <- unix.Gettid()
+		began := time.Now()
+		if body, err := client.Receive(make([]byte, FrameMax+1)); err != os.ErrDeadlineExceeded {
+			t.Errorf("%v, %v", body, err)
+		}
+		done <- time.Since(began)
+	}()
+	id := <-thread
+	for {
+		select {
+		case took := <-done:
+			if took < 90*time.Millisecond || took > 5*time.Second {
+				t.Errorf("waited %v", took)
+			}
+			return
+		case <-time.After(30 * time.Millisecond):
+			_ = unix.Tgkill(os.Getpid(), id, unix.SIGURG)
+		}
 	}
 }
