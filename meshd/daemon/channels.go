@@ -3,20 +3,33 @@ package daemon
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"colloid.net/ipc/invoke"
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/control"
 )
 
-// channelsMax bounds the channels of all workers of this cell together.
-const channelsMax = 64
+const (
+	// channelsMax bounds the channels of all workers of this cell together.
+	channelsMax = 64
+	// channelLineInterval is how often a worker's ended channels have a line in the log, one for all since the last.
+	channelLineInterval = time.Second
+)
 
-// channel is one that was made for a client: the client's end of it, with which meshd ends it.
+// endedChannels are those of a worker that no line has told of, and when the last line did.
+type endedChannels struct {
+	channels    int
+	invocations uint64
+	told        time.Time
+}
+
+// channel is one that was made for a client: the client's end of it, with which meshd ends it. One that has ended
+// stays with its worker until that has done what was sent before, and says so.
 type channel struct {
 	worker *worker
 	id     uint64
-	end    *os.File
+	end    *os.File // nil = it has ended
 }
 
 // openChannel carries out WASM_CHANNEL of the command socket, on the client's goroutine. The client's right was
@@ -84,23 +97,32 @@ func (w *workers) enterChannel(name string, end *os.File) (*channel, *invoke.Con
 func (w *workers) endChannel(c *channel) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	w.removeChannel(c)
+	w.shutChannel(c)
 }
 
-// removeChannel is endChannel for a caller who holds the lock. It does not wait for anything.
-func (w *workers) removeChannel(c *channel) {
-	if c.worker.channels[c.id] != c {
+// shutChannel is endChannel for a caller who holds the lock. It does not wait for anything.
+func (w *workers) shutChannel(c *channel) {
+	if c.end == nil {
 		return
 	}
-	delete(c.worker.channels, c.id)
-	w.channels--
 	invoke.EndChannel(c.end)
+	c.end = nil
+	w.channels--
 }
 
 // channelEnded takes a worker's word that a channel is over. The caller holds the lock.
 func (w *workers) channelEnded(to *worker, ended *invoke.ChannelEnd) {
-	if c := to.channels[ended.ID]; c != nil {
-		w.removeChannel(c)
-		w.daemon.log.printf("worker of %s: a channel ended after %d invocations", to.name, ended.Invocations)
+	c := to.channels[ended.ID]
+	if c == nil {
+		return
+	}
+	w.shutChannel(c)
+	delete(to.channels, ended.ID)
+	to.ended.channels++
+	to.ended.invocations += ended.Invocations
+	if now := time.Now(); now.Sub(to.ended.told) >= channelLineInterval {
+		w.daemon.log.printf("worker of %s: channels ended: %d, after %d invocations", to.name, to.ended.channels,
+			to.ended.invocations)
+		to.ended = endedChannels{told: now}
 	}
 }

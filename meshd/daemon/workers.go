@@ -71,6 +71,7 @@ type worker struct {
 	nextID   uint64 // of invocations and channels
 	pending  map[uint64]waiter
 	channels map[uint64]*channel
+	ended    endedChannels
 	requests int               // under way
 	seen     map[string][]byte // what the last read of each key saw (F148)
 
@@ -144,8 +145,9 @@ func (w *workers) disconnect(old *worker) *invoke.Conn {
 		delete(old.pending, id)
 		close(waiting.result)
 	}
-	for _, c := range old.channels {
-		w.removeChannel(c)
+	for id, c := range old.channels {
+		delete(old.channels, id)
+		w.shutChannel(c)
 	}
 	return conn
 }
