@@ -71,9 +71,9 @@ func (r *repeated) soFar() (seen string, calls int) {
 	return strings.Join(r.seen, " "), r.calls
 }
 
-// TestACallerFollowsItsModule: a program that calls without a pause reaches each version from when it runs, and none
+// TestWasmCallersFollowTheirModule: a program that calls without a pause reaches each version from when it runs, and none
 // that ran before; a meshd and a worker that are killed cost it what was under way.
-func TestACallerFollowsItsModule(t *testing.T) {
+func TestWasmCallersFollowTheirModule(t *testing.T) {
 	t.Parallel()
 	f := start(t, 1)
 	cell := f.Cells[0]
