@@ -137,6 +137,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if stored := d.failure.Load(); stored != nil {
 		return *stored
 	}
+	if errors.Is(err, reactor.ErrClosed) {
+		return nil // told to stop before the reactor ran: that is no failure
+	}
 	return err
 }
 
