@@ -264,7 +264,8 @@ func TestACallOnAChannelAllocatesLittle(t *testing.T) {
 // TestSignalsDoNotProlongAPatience: the kernel gives up a wait with a timeout at a signal; the rest is waited for.
 func TestSignalsDoNotProlongAPatience(t *testing.T) {
 	client, _, _ := channel(t)
-	if err := client.SetPatience(100 * time.Millisecond); err != nil {
+	const patience = time.Second
+	if err := client.SetPatience(patience); err != nil {
 		t.Fatal(err)
 	}
 	thread, done := make(chan int, 1), make(chan time.Duration, 1)
@@ -282,12 +283,27 @@ func TestSignalsDoNotProlongAPatience(t *testing.T) {
 	for {
 		select {
 		case took := <-done:
-			if took < 90*time.Millisecond || took > 5*time.Second {
+			if took < patience*9/10 || took > 10*patience {
 				t.Errorf("waited %v", took)
+			}
+			if left := kernelPatience(t, client); left >= patience {
+				t.Errorf("after a signal it would have waited %v", left)
+			}
+			if err := client.SetPatience(patience); err != nil || kernelPatience(t, client) != patience {
+				t.Errorf("the next one waits %v, %v", kernelPatience(t, client), err)
 			}
 			return
 		case <-time.After(30 * time.Millisecond):
 			_ = unix.Tgkill(os.Getpid(), id, unix.SIGURG)
 		}
 	}
+}
+
+func kernelPatience(t *testing.T, c *Channel) time.Duration {
+	t.Helper()
+	value, err := unix.GetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(value.Nano())
 }

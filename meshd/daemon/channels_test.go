@@ -255,6 +255,8 @@ func TestCallersDoWithoutAChannel(t *testing.T) {
 	r := launch(t, "epoll")
 	c := r.caller("w")
 	callFails(t, c, "f", uds.ErrorNotFound)
+	c.Close()
+	c = r.caller("w") // which has not been refused a channel yet
 	old := r.connectWorker("wasm.w", 0, 0)
 	if err := old.conn.Send(&invoke.Hello{Version: 1, Style: invoke.StyleFunctions}); err != nil {
 		t.Fatal(err)
