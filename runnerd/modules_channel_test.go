@@ -71,9 +71,12 @@ func TestF142_ChannelsWorkInTheSandbox(t *testing.T) {
 	if !ended {
 		t.Fatal("the channel of a connection that was replaced goes on")
 	}
-	channel = second.channel()
-	if result, err := callChannel(t, channel, &invoke.Invocation{ID: 1, Function: "calls"}); err != nil || string(result.Output) != "101" {
-		t.Fatalf("%+v, %v", result, err)
+	for n := range invoke.ChannelsMax { // a thread of the worker for each
+		channel = second.channel()
+		result, err := callChannel(t, channel, &invoke.Invocation{ID: 1, Function: "calls"})
+		if err != nil || string(result.Output) != fmt.Sprint(101+n) {
+			t.Fatalf("channel %d: %+v, %v", n, result, err)
+		}
 	}
 	time.AfterFunc(50*time.Millisecond, func() {
 		p := procfs.Process{PID: int(i.Pid), StartTicks: i.StartTicks}
