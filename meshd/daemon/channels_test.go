@@ -293,9 +293,11 @@ func TestF142_AWorkerThatLiesAboutChannelsEndsItsOwn(t *testing.T) {
 	r.connected("w")
 	c := r.caller("w")
 	says(t, c, "x", "one x")
-	for id := range uint64(10) { // its own channel among them, which it goes on serving
+	w.mutex.Lock()
+	for id := range w.channels { // which it goes on serving
 		_ = w.conn.Send(&invoke.ChannelEnd{ID: id, Invocations: 1 << 63})
 	}
+	w.mutex.Unlock()
 	r.awaitChannels(0)
 	says(t, c, "x", "one x")
 	r.awaitChannels(1)
