@@ -24,13 +24,17 @@ func (g guest) boot(ctx context.Context, chosen []suite) (int, error) {
 	if *verbose {
 		quiet = "loglevel=6"
 	}
-	command := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(*memory),
+	processors := []string{"-accel", "tcg,thread=multi", "-smp", "2"}
+	if *counted {
+		processors = []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off"}
+	}
+	command := exec.CommandContext(ctx, "qemu-system-x86_64", append(processors,
+		"-M", "q35", "-cpu", "max", "-m", strconv.Itoa(*memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", g.kernel, "-initrd", g.initial,
 		"-append", "console=ttyS0 "+quiet+" panic=1 mitigations=off nokaslr",
 		"-drive", "file="+g.disk+",format=raw,if=virtio,cache=unsafe",
-		"-serial", "stdio", "-serial", "file:"+g.result)
+		"-serial", "stdio", "-serial", "file:"+g.result)...)
 	command.Stderr = os.Stderr
 	console, err := command.StdoutPipe()
 	if err != nil {

@@ -28,6 +28,8 @@ var (
 	pattern = flag.String("run", "", "run the tests that match, instead of the suites' own choice")
 	memory  = flag.Int("memory", 1536, "MiB of the guest")
 	timeout = flag.Duration("timeout", 12*time.Minute, "for the whole guest")
+	counted = flag.Bool("counted", false, "the guest has one processor and a clock that counts its instructions, "+
+		"a nanosecond each: what it measures does not depend on how fast this machine emulates it")
 	verbose = flag.Bool("v", false, "show the guest's kernel messages")
 )
 
