@@ -46,8 +46,11 @@ const (
 	// several rounds in a row may bring less than the path would.
 	fullRounds    = 3
 	fullRoundsMax = 8
-	// aggregation is added to the window: acknowledgements of fast paths come in clusters.
-	aggregation = 32
+	// aggregation is added to the window: acknowledgements of fast paths come in clusters. On slow paths it is
+	// less, between aggregationMin and what aggregationTime brings: it is what a stream keeps in the queue of a narrow place.
+	aggregation     = 32
+	aggregationMin  = 6
+	aggregationTime = 6 * time.Millisecond
 )
 
 // cycle is how the rate is varied in steady state, one step per round trip: more, to find out whether
@@ -74,7 +77,9 @@ type congestion struct {
 
 	srtt, rttvar, minRTT, lastRTT time.Duration
 	minRTTAt                      clock.Instant
-	probing                       clock.Instant // the path is kept nearly empty until then, to see minRTT; 0 = not
+	roundRTT, formerRTT           time.Duration // least of this round and the one before, 0 = none yet
+	crowded                       int           // rounds in a row that saw a queue
+	probe                         probe
 
 	rates     [rateRounds]float64 // datagrams per second, greatest of each round that told something
 	rateSlot  int
@@ -178,17 +183,64 @@ func (c *congestion) observeRTT(now clock.Instant, rtt time.Duration) {
 		c.rttvar += (abs(c.srtt-rtt) - c.rttvar) / 4
 		c.srtt += (rtt - c.srtt) / 8
 	}
-	expired := now.Sub(c.minRTTAt) > minRTTLifetime
+	if c.roundRTT == 0 || rtt < c.roundRTT {
+		c.roundRTT = rtt
+	}
 	if c.minRTT == 0 || rtt <= c.minRTT {
 		c.minRTT, c.minRTTAt = rtt, now
-	} else if expired && c.probing == 0 && c.mode == modeSteady {
-		c.probing = now.Add(max(c.srtt, 10*time.Millisecond) + c.srtt)
-		c.minRTT = rtt // the least that is seen from now on
 	}
-	if c.probing != 0 && c.probing.Reached(now) {
-		c.probing, c.minRTTAt = 0, now
+	if c.probe.phase != probeNone && (c.probe.least == 0 || rtt < c.probe.least) {
+		c.probe.least = rtt
 	}
 }
+
+// probe is a time during which the path is kept nearly empty, to see the least round trip anew.
+type probe struct {
+	phase probePhase
+	until clock.Instant // of its phase
+	least time.Duration // seen meanwhile
+}
+
+type probePhase uint8
+
+const (
+	probeNone  probePhase = iota
+	probeDrain            // until what is under way is as little as it shall be
+	probeHold             // until what was sent since then is acknowledged
+)
+
+// lookAnew begins, continues and ends a probe.
+func (c *congestion) lookAnew(now clock.Instant, inFlight int) {
+	p := &c.probe
+	switch p.phase {
+	case probeNone:
+		if c.mode == modeSteady && now.Sub(c.minRTTAt) > minRTTLifetime {
+			*p = probe{phase: probeDrain, until: now.Add(2*c.srtt + 10*time.Millisecond)}
+		}
+	case probeDrain:
+		if inFlight <= c.allowed() || p.until.Reached(now) {
+			*p = probe{phase: probeHold, until: now.Add(max(c.srtt, 10*time.Millisecond)), least: c.lastRTT}
+		}
+	case probeHold:
+		if p.until.Reached(now) {
+			c.minRTT, c.minRTTAt = p.least, now
+			*p = probe{}
+		}
+	}
+}
+
+// queued is the least round trip of this and the last round beyond the least that is known: a queue that does
+// not go away. One round trip that took longer says nothing.
+func (c *congestion) queued() time.Duration {
+	least := c.roundRTT
+	if least == 0 || c.formerRTT != 0 && c.formerRTT < least {
+		least = c.formerRTT
+	}
+	return max(least-c.minRTT, 0)
+}
+
+// queueFree is the queue that changes nothing.
+func (c *congestion) queueFree() time.Duration { return c.minRTT/8 + time.Millisecond }
 
 func abs(d time.Duration) time.Duration {
 	if d < 0 {
@@ -231,6 +283,7 @@ func (c *congestion) acknowledged(now clock.Instant, n int, newest *sample, inFl
 		c.checkFull()
 	}
 	c.advance(now, inFlight)
+	c.lookAnew(now, inFlight)
 	c.setWindow(n)
 }
 
@@ -243,6 +296,11 @@ func (c *congestion) observeRate(rate float64) {
 func (c *congestion) endRound() {
 	c.round++
 	c.roundEnd = c.delivered
+	if c.formerRTT, c.roundRTT = c.roundRTT, 0; c.formerRTT > c.minRTT+2*c.queueFree() {
+		c.crowded++
+	} else {
+		c.crowded = 0
+	}
 	if c.told { // rounds in which the sender had too little say nothing, and nothing is forgotten for them
 		c.told = false
 		c.rateSlot = (c.rateSlot + 1) % rateRounds
@@ -291,6 +349,10 @@ func (c *congestion) checkFull() {
 	}
 	queue := c.stepRTT > c.minRTT+c.minRTT/4+time.Millisecond
 	c.stepRTT = 0
+	if c.crowded >= 2 {
+		c.mode = modeDrain
+		return
+	}
 	if c.rate >= c.full*1.25 {
 		c.full, c.fullCount = c.rate, 0
 		return
@@ -340,7 +402,8 @@ func (c *congestion) product() float64 { return c.rate * c.minRTT.Seconds() }
 
 func (c *congestion) setWindow(n int) {
 	quantum := min(c.rate*pacingQuantum.Seconds(), 256)
-	target := windowGain*c.product() + 3*quantum + aggregation
+	few := max(aggregationMin, min(aggregation, c.rate*aggregationTime.Seconds()))
+	target := c.windowGain()*c.product() + 3*quantum + few
 	if c.ceiling != 0 {
 		target = min(target, c.ceiling)
 	}
@@ -348,7 +411,9 @@ func (c *congestion) setWindow(n int) {
 	case c.rate == 0:
 		c.window += n
 	case c.mode == modeStartup && c.ceiling == 0:
-		c.window += n
+		if c.queued() < 2*c.queueFree() {
+			c.window += n
+		}
 	case float64(c.window+n) <= target:
 		c.window += n
 	default:
@@ -357,9 +422,23 @@ func (c *congestion) setWindow(n int) {
 	c.window = max(min(c.window, WindowMax), windowMin)
 }
 
+func (c *congestion) windowGain() float64 {
+	if WINDOWFIX {
+		return windowGain
+	}
+	free := c.queueFree()
+	excess := float64(c.queued()-free) / float64(free)
+	return windowGain - (windowGain-1)*max(0, min(excess, 1))
+}
+
+var WINDOWFIX = false
+
 // allowed is the number of datagrams that may be under way now.
 func (c *congestion) allowed() int {
-	if c.probing != 0 {
+	if c.probe.phase != probeNone {
+		if c.queued() > 2*c.queueFree() {
+			return windowMin
+		}
 		return max(min(c.window, int(c.product()/2)), windowMin)
 	}
 	return c.window
