@@ -80,6 +80,7 @@ type congestion struct {
 	roundRTT, formerRTT           time.Duration // least of this round and the one before, 0 = none yet
 	crowded                       int           // rounds in a row that saw a queue
 	probe                         probe
+	probedAt                      clock.Instant
 
 	rates     [rateRounds]float64 // datagrams per second, greatest of each round that told something
 	rateSlot  int
@@ -214,7 +215,8 @@ func (c *congestion) lookAnew(now clock.Instant, inFlight int) {
 	p := &c.probe
 	switch p.phase {
 	case probeNone:
-		if c.mode == modeSteady && now.Sub(c.minRTTAt) > minRTTLifetime {
+		if c.mode != modeStartup && c.probeDue(now) {
+			c.probedAt = now
 			*p = probe{phase: probeDrain, until: now.Add(2*c.srtt + 10*time.Millisecond)}
 		}
 	case probeDrain:
@@ -222,12 +224,34 @@ func (c *congestion) lookAnew(now clock.Instant, inFlight int) {
 			*p = probe{phase: probeHold, until: now.Add(max(c.srtt, 10*time.Millisecond)), least: c.lastRTT}
 		}
 	case probeHold:
-		if p.until.Reached(now) {
-			c.minRTT, c.minRTTAt = p.least, now
-			*p = probe{}
+		if !p.until.Reached(now) {
+			return
 		}
+		if p.least <= c.minRTT || now.Sub(c.minRTTAt) > minRTTLifetime {
+			c.minRTT, c.minRTTAt = p.least, now
+		}
+		*p = probe{}
+		c.crowded = 0
+		c.formerRTT = 0
 	}
 }
+
+// probeDue reports whether it is time to look for the least round trip.
+func (c *congestion) probeDue(now clock.Instant) bool {
+	since := now.Sub(c.probedAt)
+	switch {
+	case c.crowded < 3:
+		return now.Sub(c.minRTTAt) > minRTTLifetime
+	case c.lastRTT < c.formerRTT-c.queueFree():
+		return since > probeJoin
+	}
+	return since > probeCrowded
+}
+
+const (
+	probeJoin    = time.Second
+	probeCrowded = 2 * time.Second
+)
 
 // queued is the least round trip of this and the last round beyond the least that is known: a queue that does
 // not go away. One round trip that took longer says nothing.
