@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"math"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -242,10 +243,10 @@ func (c *congestion) probeDue(now clock.Instant) bool {
 	switch {
 	case c.crowded < 3:
 		return now.Sub(c.minRTTAt) > minRTTLifetime
-	case c.lastRTT < c.formerRTT-c.queueFree():
+	case c.lastRTT < c.formerRTT-queueLow:
 		return since > probeJoin
 	}
-	return since > probeCrowded
+	return since > max(probeCrowded, 30*c.minRTT)
 }
 
 const (
@@ -263,8 +264,11 @@ func (c *congestion) queued() time.Duration {
 	return max(least-c.minRTT, 0)
 }
 
-// queueFree is the queue that changes nothing.
-func (c *congestion) queueFree() time.Duration { return c.minRTT/8 + time.Millisecond }
+const (
+	queueLow  = 3 * time.Millisecond
+	queueHigh = 10 * time.Millisecond
+	queueSeen = 6 * time.Millisecond
+)
 
 func abs(d time.Duration) time.Duration {
 	if d < 0 {
@@ -320,7 +324,7 @@ func (c *congestion) observeRate(rate float64) {
 func (c *congestion) endRound() {
 	c.round++
 	c.roundEnd = c.delivered
-	if c.formerRTT, c.roundRTT = c.roundRTT, 0; c.formerRTT > c.minRTT+2*c.queueFree() {
+	if c.formerRTT, c.roundRTT = c.roundRTT, 0; c.formerRTT > c.minRTT+queueSeen {
 		c.crowded++
 	} else {
 		c.crowded = 0
@@ -426,8 +430,7 @@ func (c *congestion) product() float64 { return c.rate * c.minRTT.Seconds() }
 
 func (c *congestion) setWindow(n int) {
 	quantum := min(c.rate*pacingQuantum.Seconds(), 256)
-	few := max(aggregationMin, min(aggregation, c.rate*aggregationTime.Seconds()))
-	target := c.windowGain()*c.product() + 3*quantum + few
+	target := c.rate*(c.minRTT+c.slack()).Seconds() + 3*quantum + 3 + math.Sqrt(c.rate)/4
 	if c.ceiling != 0 {
 		target = min(target, c.ceiling)
 	}
@@ -435,7 +438,7 @@ func (c *congestion) setWindow(n int) {
 	case c.rate == 0:
 		c.window += n
 	case c.mode == modeStartup && c.ceiling == 0:
-		if c.queued() < 2*c.queueFree() {
+		if c.queued() < queueHigh {
 			c.window += n
 		}
 	case float64(c.window+n) <= target:
@@ -446,21 +449,19 @@ func (c *congestion) setWindow(n int) {
 	c.window = max(min(c.window, WindowMax), windowMin)
 }
 
-func (c *congestion) windowGain() float64 {
-	if WINDOWFIX {
-		return windowGain
+// slack is for how much more time than the round trip there may be datagrams under way.
+func (c *congestion) slack() time.Duration {
+	queue := c.queued()
+	if queue < queueLow {
+		return c.minRTT
 	}
-	free := c.queueFree()
-	excess := float64(c.queued()-free) / float64(free)
-	return windowGain - (windowGain-1)*max(0, min(excess, 1))
+	return min(c.minRTT, max(queueHigh-queue, 0))
 }
-
-var WINDOWFIX = false
 
 // allowed is the number of datagrams that may be under way now.
 func (c *congestion) allowed() int {
 	if c.probe.phase != probeNone {
-		if c.queued() > 2*c.queueFree() {
+		if c.queued() > queueSeen {
 			return windowMin
 		}
 		return max(min(c.window, int(c.product()/2)), windowMin)

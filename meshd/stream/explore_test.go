@@ -21,6 +21,13 @@ func TestExplore(t *testing.T) {
 		delays []int // ms one way
 		later  time.Duration
 	}{
+		{"0.1 1", 0.1e6, 24e6, []int{25}, 0},
+		{"0.4 1", 0.4e6, 24e6, []int{25}, 0},
+		{"4 1", 4e6, 24e6, []int{25}, 0},
+		{"4 1 200", 4e6, 24e6, []int{100}, 0},
+		{"20 1", 20e6, 24e6, []int{25}, 0},
+		{"20 1 2", 20e6, 24e6, []int{1}, 0},
+		{"0.1 2 1s", 0.1e6, 24e6, []int{25, 25}, time.Second},
 		{"0.4 2 same 1s", 0.4e6, 24e6, []int{25, 25}, time.Second},
 		{"0.4 2 same 0s", 0.4e6, 24e6, []int{25, 25}, 0},
 		{"0.4 2 same 5s", 0.4e6, 24e6, []int{25, 25}, 5 * time.Second},
@@ -72,7 +79,7 @@ func TestExplore(t *testing.T) {
 				if os.Getenv("EXPLORE") == "2" {
 					for i, x := range s {
 						k := &x.control
-						fmt.Printf("    %d: mode %d window %d rate %.0f min %v srtt %v ceiling %.0f queued %v g %.2f share %.2f\n", i, k.mode, k.window, k.rate, k.minRTT, k.srtt, k.ceiling, k.queued(), k.windowGain(), float64(got[i].got-from[i])/2e6)
+						fmt.Printf("    %d: mode %d window %d rate %.0f min %v srtt %v ceiling %.0f queued %v g %.2f share %.2f\n", i, k.mode, k.window, k.rate, k.minRTT, k.srtt, k.ceiling, k.queued(), k.slack().Seconds()*1e3, float64(got[i].got-from[i])/2e6)
 					}
 				}
 				lo, hi, sum := 1e9, 0.0, 0.0
