@@ -82,6 +82,7 @@ type congestion struct {
 	crowded                       int           // rounds in a row that saw a queue
 	probe                         probe
 	probedAt                      clock.Instant
+	probePause                    time.Duration
 
 	rates     [rateRounds]float64 // datagrams per second, greatest of each round that told something
 	rateSlot  int
@@ -189,6 +190,9 @@ func (c *congestion) observeRTT(now clock.Instant, rtt time.Duration) {
 		c.roundRTT = rtt
 	}
 	if c.minRTT == 0 || rtt <= c.minRTT {
+		if rtt < c.minRTT-queueLow {
+			c.probePause = probePauseMin
+		}
 		c.minRTT, c.minRTTAt = rtt, now
 	}
 	if c.probe.phase != probeNone && (c.probe.least == 0 || rtt < c.probe.least) {
@@ -228,6 +232,7 @@ func (c *congestion) lookAnew(now clock.Instant, inFlight int) {
 		if !p.until.Reached(now) {
 			return
 		}
+		c.probePause = min(max(2*c.probePause, probePauseMin), probePauseMax)
 		if p.least <= c.minRTT || now.Sub(c.minRTTAt) > minRTTLifetime {
 			c.minRTT, c.minRTTAt = p.least, now
 		}
@@ -243,15 +248,15 @@ func (c *congestion) probeDue(now clock.Instant) bool {
 	switch {
 	case c.crowded < 3:
 		return now.Sub(c.minRTTAt) > minRTTLifetime
-	case c.lastRTT < c.formerRTT-queueLow:
-		return since > probeJoin
+	case c.lastRTT < c.formerRTT-max(queueSeen, (c.formerRTT-c.minRTT)/2):
+		return since > probePauseMin
 	}
-	return since > max(probeCrowded, 30*c.minRTT)
+	return since > max(c.probePause, 20*c.minRTT)
 }
 
 const (
-	probeJoin    = time.Second
-	probeCrowded = 2 * time.Second
+	probePauseMin = time.Second
+	probePauseMax = 8 * time.Second
 )
 
 // queued is the least round trip of this and the last round beyond the least that is known: a queue that does
