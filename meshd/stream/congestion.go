@@ -82,6 +82,7 @@ type congestion struct {
 	crowded                       int           // rounds in a row that saw a queue
 	probe                         probe
 	probedAt                      clock.Instant
+	bloated                       int
 	probePause                    time.Duration
 
 	rates     [rateRounds]float64 // datagrams per second, greatest of each round that told something
@@ -334,6 +335,11 @@ func (c *congestion) endRound() {
 	} else {
 		c.crowded = 0
 	}
+	if c.formerRTT > c.minRTT+c.startQueue() {
+		c.bloated++
+	} else {
+		c.bloated = 0
+	}
 	if c.told { // rounds in which the sender had too little say nothing, and nothing is forgotten for them
 		c.told = false
 		c.rateSlot = (c.rateSlot + 1) % rateRounds
@@ -382,7 +388,7 @@ func (c *congestion) checkFull() {
 	}
 	queue := c.stepRTT > c.minRTT+c.minRTT/4+time.Millisecond
 	c.stepRTT = 0
-	if c.crowded >= 2 {
+	if c.bloated >= 2 {
 		c.mode = modeDrain
 		return
 	}
@@ -443,7 +449,7 @@ func (c *congestion) setWindow(n int) {
 	case c.rate == 0:
 		c.window += n
 	case c.mode == modeStartup && c.ceiling == 0:
-		if c.queued() < queueHigh {
+		if c.queued() < c.startQueue() {
 			c.window += n
 		}
 	case float64(c.window+n) <= target:
@@ -455,6 +461,8 @@ func (c *congestion) setWindow(n int) {
 }
 
 // slack is for how much more time than the round trip there may be datagrams under way.
+func (c *congestion) startQueue() time.Duration { return 2*queueHigh + c.minRTT/4 }
+
 func (c *congestion) slack() time.Duration {
 	queue := c.queued()
 	if queue < queueLow {
