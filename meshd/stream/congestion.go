@@ -449,7 +449,7 @@ func (c *congestion) setWindow(n int) {
 	case c.rate == 0:
 		c.window += n
 	case c.mode == modeStartup && c.ceiling == 0:
-		if c.queued() < c.startQueue() {
+		if c.roundRTT < c.minRTT+c.startQueue() {
 			c.window += n
 		}
 	case float64(c.window+n) <= target:
@@ -461,7 +461,7 @@ func (c *congestion) setWindow(n int) {
 }
 
 // slack is for how much more time than the round trip there may be datagrams under way.
-func (c *congestion) startQueue() time.Duration { return 2*queueHigh + c.minRTT/4 }
+func (c *congestion) startQueue() time.Duration { return queueHigh + c.minRTT/4 }
 
 func (c *congestion) slack() time.Duration {
 	queue := c.queued()
