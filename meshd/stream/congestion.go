@@ -345,8 +345,12 @@ func (c *congestion) endRound() {
 		c.rateSlot = (c.rateSlot + 1) % rateRounds
 		c.rates[c.rateSlot] = 0
 		c.rate = 0
-		for _, rate := range c.rates {
-			c.rate = max(c.rate, rate)
+		rounds := rateRounds
+		if c.crowded >= 2 {
+			rounds = 4
+		}
+		for i := range rounds {
+			c.rate = max(c.rate, c.rates[(c.rateSlot+rateRounds-i)%rateRounds])
 		}
 	}
 	c.judgeLoss()
