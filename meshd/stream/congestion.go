@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"math"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -10,7 +9,8 @@ import (
 // Congestion control (F151). It measures what the path carries, as BBR does, instead of taking every lost
 // datagram for congestion: the greatest rate of acknowledgements of the last rounds and the least round
 // trip are a model of the path; datagrams leave at that rate, and at most twice the product of both is
-// under way. Only heavy loss, which random errors do not explain, lowers the amount.
+// under way, less where a queue stands (queue.go). Only heavy loss, which random errors do not explain, lowers the
+// amount further.
 
 const (
 	windowInitial = 8
@@ -24,11 +24,11 @@ const (
 	rtoInitial = time.Second
 
 	rateRounds = 10 // over which the greatest rate counts
-	// minRTTLifetime is how long the least round trip is believed without being seen again.
-	minRTTLifetime = 10 * time.Second
-	startupGain    = 2.77
-	drainGain      = 0.4
-	windowGain     = 2.0
+	// rateRoundsCrowded take their place where a queue stands: there the rate is a share of what others use too, and
+	// whoever remembers a greater one for long does not give it back.
+	rateRoundsCrowded = 4
+	startupGain       = 2.77
+	drainGain         = 0.4
 	// pacingQuantum is how much time one burst may cover: timers are not exact, and one wake-up per
 	// datagram would cost more than it smoothes.
 	pacingQuantum = 500 * time.Microsecond
@@ -47,11 +47,6 @@ const (
 	// several rounds in a row may bring less than the path would.
 	fullRounds    = 3
 	fullRoundsMax = 8
-	// aggregation is added to the window: acknowledgements of fast paths come in clusters. On slow paths it is
-	// less, between aggregationMin and what aggregationTime brings: it is what a stream keeps in the queue of a narrow place.
-	aggregation     = 32
-	aggregationMin  = 6
-	aggregationTime = 6 * time.Millisecond
 )
 
 // cycle is how the rate is varied in steady state, one step per round trip: more, to find out whether
@@ -79,11 +74,8 @@ type congestion struct {
 	srtt, rttvar, minRTT, lastRTT time.Duration
 	minRTTAt                      clock.Instant
 	roundRTT, formerRTT           time.Duration // least of this round and the one before, 0 = none yet
-	crowded                       int           // rounds in a row that saw a queue
+	crowded                       int           // rounds in a row in which a queue stood
 	probe                         probe
-	probedAt                      clock.Instant
-	bloated                       int
-	probePause                    time.Duration
 
 	rates     [rateRounds]float64 // datagrams per second, greatest of each round that told something
 	rateSlot  int
@@ -174,108 +166,6 @@ func (c *congestion) pacingGain() float64 {
 	return cycle[c.step]
 }
 
-// observeRTT takes the round trip of a datagram that was sent once.
-func (c *congestion) observeRTT(now clock.Instant, rtt time.Duration) {
-	rtt = max(rtt, time.Microsecond)
-	c.lastRTT = rtt
-	if c.stepRTT == 0 || rtt < c.stepRTT {
-		c.stepRTT = rtt
-	}
-	if c.srtt == 0 {
-		c.srtt, c.rttvar = rtt, rtt/2
-	} else {
-		c.rttvar += (abs(c.srtt-rtt) - c.rttvar) / 4
-		c.srtt += (rtt - c.srtt) / 8
-	}
-	if c.roundRTT == 0 || rtt < c.roundRTT {
-		c.roundRTT = rtt
-	}
-	if c.minRTT == 0 || rtt <= c.minRTT {
-		if rtt < c.minRTT-queueLow {
-			c.probePause = probePauseMin
-		}
-		c.minRTT, c.minRTTAt = rtt, now
-	}
-	if c.probe.phase != probeNone && (c.probe.least == 0 || rtt < c.probe.least) {
-		c.probe.least = rtt
-	}
-}
-
-// probe is a time during which the path is kept nearly empty, to see the least round trip anew.
-type probe struct {
-	phase probePhase
-	until clock.Instant // of its phase
-	least time.Duration // seen meanwhile
-}
-
-type probePhase uint8
-
-const (
-	probeNone  probePhase = iota
-	probeDrain            // until what is under way is as little as it shall be
-	probeHold             // until what was sent since then is acknowledged
-)
-
-// lookAnew begins, continues and ends a probe.
-func (c *congestion) lookAnew(now clock.Instant, inFlight int) {
-	p := &c.probe
-	switch p.phase {
-	case probeNone:
-		if c.mode != modeStartup && c.probeDue(now) {
-			c.probedAt = now
-			*p = probe{phase: probeDrain, until: now.Add(2*c.srtt + 10*time.Millisecond)}
-		}
-	case probeDrain:
-		if inFlight <= c.allowed() || p.until.Reached(now) {
-			*p = probe{phase: probeHold, until: now.Add(max(c.srtt, 10*time.Millisecond)), least: c.lastRTT}
-		}
-	case probeHold:
-		if !p.until.Reached(now) {
-			return
-		}
-		c.probePause = min(max(2*c.probePause, probePauseMin), probePauseMax)
-		if p.least <= c.minRTT || now.Sub(c.minRTTAt) > minRTTLifetime {
-			c.minRTT, c.minRTTAt = p.least, now
-		}
-		*p = probe{}
-		c.crowded = 0
-		c.formerRTT = 0
-	}
-}
-
-// probeDue reports whether it is time to look for the least round trip.
-func (c *congestion) probeDue(now clock.Instant) bool {
-	since := now.Sub(c.probedAt)
-	switch {
-	case c.crowded < 3:
-		return now.Sub(c.minRTTAt) > minRTTLifetime
-	case c.lastRTT < c.formerRTT-max(queueSeen, (c.formerRTT-c.minRTT)/2):
-		return since > probePauseMin
-	}
-	return since > max(c.probePause, 20*c.minRTT)
-}
-
-const (
-	probePauseMin = time.Second
-	probePauseMax = 8 * time.Second
-)
-
-// queued is the least round trip of this and the last round beyond the least that is known: a queue that does
-// not go away. One round trip that took longer says nothing.
-func (c *congestion) queued() time.Duration {
-	least := c.roundRTT
-	if least == 0 || c.formerRTT != 0 && c.formerRTT < least {
-		least = c.formerRTT
-	}
-	return max(least-c.minRTT, 0)
-}
-
-const (
-	queueLow  = 3 * time.Millisecond
-	queueHigh = 10 * time.Millisecond
-	queueSeen = 6 * time.Millisecond
-)
-
 func abs(d time.Duration) time.Duration {
 	if d < 0 {
 		return -d
@@ -317,7 +207,7 @@ func (c *congestion) acknowledged(now clock.Instant, n int, newest *sample, inFl
 		c.checkFull()
 	}
 	c.advance(now, inFlight)
-	c.lookAnew(now, inFlight)
+	c.probeRTT(now, inFlight)
 	c.setWindow(n)
 }
 
@@ -330,24 +220,15 @@ func (c *congestion) observeRate(rate float64) {
 func (c *congestion) endRound() {
 	c.round++
 	c.roundEnd = c.delivered
-	if c.formerRTT, c.roundRTT = c.roundRTT, 0; c.formerRTT > c.minRTT+queueSeen {
-		c.crowded++
-	} else {
-		c.crowded = 0
-	}
-	if c.formerRTT > c.minRTT+c.startQueue() {
-		c.bloated++
-	} else {
-		c.bloated = 0
-	}
+	c.endRoundOfQueue()
 	if c.told { // rounds in which the sender had too little say nothing, and nothing is forgotten for them
 		c.told = false
 		c.rateSlot = (c.rateSlot + 1) % rateRounds
 		c.rates[c.rateSlot] = 0
 		c.rate = 0
 		rounds := rateRounds
-		if c.crowded >= 2 {
-			rounds = 4
+		if c.crowded >= crowdedFew {
+			rounds = rateRoundsCrowded
 		}
 		for i := range rounds {
 			c.rate = max(c.rate, c.rates[(c.rateSlot+rateRounds-i)%rateRounds])
@@ -392,7 +273,7 @@ func (c *congestion) checkFull() {
 	}
 	queue := c.stepRTT > c.minRTT+c.minRTT/4+time.Millisecond
 	c.stepRTT = 0
-	if c.bloated >= 2 {
+	if c.crowded >= crowdedFew { // what comes now is taken from others, or only queues
 		c.mode = modeDrain
 		return
 	}
@@ -445,7 +326,7 @@ func (c *congestion) product() float64 { return c.rate * c.minRTT.Seconds() }
 
 func (c *congestion) setWindow(n int) {
 	quantum := min(c.rate*pacingQuantum.Seconds(), 256)
-	target := c.rate*(c.minRTT+c.slack()).Seconds() + 3*quantum + 3 + math.Sqrt(c.rate)/4
+	target := c.rate*(c.minRTT+c.slack()).Seconds() + 3*quantum + c.standing()
 	if c.ceiling != 0 {
 		target = min(target, c.ceiling)
 	}
@@ -453,7 +334,7 @@ func (c *congestion) setWindow(n int) {
 	case c.rate == 0:
 		c.window += n
 	case c.mode == modeStartup && c.ceiling == 0:
-		if c.roundRTT < c.minRTT+c.startQueue() {
+		if c.roundRTT < c.minRTT+c.queueLimit() {
 			c.window += n
 		}
 	case float64(c.window+n) <= target:
@@ -462,28 +343,6 @@ func (c *congestion) setWindow(n int) {
 		c.window = int(target)
 	}
 	c.window = max(min(c.window, WindowMax), windowMin)
-}
-
-// slack is for how much more time than the round trip there may be datagrams under way.
-func (c *congestion) startQueue() time.Duration { return queueHigh + c.minRTT/4 }
-
-func (c *congestion) slack() time.Duration {
-	queue := c.queued()
-	if queue < queueLow {
-		return c.minRTT
-	}
-	return min(c.minRTT, max(queueHigh-queue, 0))
-}
-
-// allowed is the number of datagrams that may be under way now.
-func (c *congestion) allowed() int {
-	if c.probe.phase != probeNone {
-		if c.queued() > queueSeen {
-			return windowMin
-		}
-		return max(min(c.window, int(c.product()/2)), windowMin)
-	}
-	return c.window
 }
 
 // lost takes n datagrams that were found missing.
