@@ -31,7 +31,7 @@ func newLink(t *testing.T, options Options) *Link {
 
 func newPair(t *testing.T, l *Link, port uint16) *Pair {
 	t.Helper()
-	p, err := NewPair(l, port, t.TempDir())
+	p, err := NewPair(l.Ends(port), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
