@@ -57,7 +57,7 @@ type Path struct {
 
 	answered clock.Instant // last PUNCH_SYN that was no target's of an attempt of this cell, see answersMax
 	answers  int           // to such since the last time without them
-	wanted   bool   // somebody wants an attempt
+	wanted   bool          // somebody wants an attempt
 	attempt  *attempt
 	tries    int           // attempts without success
 	again    clock.Instant // earliest next one
