@@ -35,9 +35,9 @@ func (s *isolationState) deadline() clock.Instant {
 	return s.until
 }
 
-// silentMin is how many must be silent before the answers of few are held against them: with less, chance may have
-// made them so, and the count of all members decides soon enough.
-const silentMin = 3
+// silentMin is how many must be silent before the answers of few are held against them: as many as a cell asks in the
+// time until its first verdict. With three, bad weather makes whole cells doubt themselves ten times as often.
+const silentMin = 5
 
 // minority reports whether this cell is probably the one that is cut off: more than half of the members, this cell
 // included, do not answer, or more than half of those that it asked since it began to doubt somebody. The second
@@ -51,11 +51,11 @@ func (c *Cell) minority() bool {
 	if since == 0 {
 		return c.detector.Isolated(c.now)
 	}
-	silent, answered, unknown := 0, 1, 0 // it answers itself
+	lost, silent, answered, unknown := 0, 0, 1, 0 // it answers itself
 	for i := range c.members.Len() {
 		switch m := c.members.At(i); {
 		case c.detector.Suspected(m.ID):
-			silent++
+			lost++
 		case m.Answered >= since:
 			answered++
 		case !m.InService():
@@ -65,7 +65,7 @@ func (c *Cell) minority() bool {
 			unknown++
 		}
 	}
-	return silent > answered+unknown || silent >= silentMin && silent > answered || c.detector.Isolated(c.now)
+	return lost > silent+answered+unknown || lost+silent >= silentMin && lost+silent > answered || c.detector.Isolated(c.now)
 }
 
 // muted reports whether accusations must be kept private because this cell is the isolated one.

@@ -106,7 +106,7 @@ func New(options Options) *Detector {
 	}
 	d.skipHelp = d.skipHelper
 	d.skipLive = func(m *overlay.Member) bool {
-		return m.Life != state.Dead || !overlay.UsableAddress(m.Address)
+		return m.Life != state.Dead || !overlay.UsableAddress(m.Address) || d.succeeded(m)
 	}
 	d.skipDoubt = func(m *overlay.Member) bool {
 		return !m.InService() || m.Life == state.Suspect || d.Suspected(m.ID)
