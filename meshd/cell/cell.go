@@ -212,6 +212,7 @@ func (c *Cell) enter(cluster Cluster) {
 		Observed:  c.observedBy,
 		Direct:    func(now clock.Instant, m *member) bool { return c.nat.Direct(now, m) },
 		MayAccuse: func(now clock.Instant, m *member) bool { return c.nat.MayAccuse(now, m) },
+		Muted:     func(now clock.Instant) bool { return c.isolation.muted(c) },
 		Detour:    func(now clock.Instant, m *member) { c.detour(m) },
 	})
 	c.enterNetwork()

@@ -139,6 +139,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if stored := d.failure.Load(); stored != nil {
 		return *stored
 	}
+	if errors.Is(err, reactor.ErrClosed) {
+		return nil // told to stop before the reactor ran: that is no failure
+	}
 	return err
 }
 
@@ -296,8 +299,11 @@ func (d *Daemon) stored(ticket uint64, err error) {
 
 // handle carries one request of the command socket to the cell and waits for its answer.
 func (d *Daemon) handle(ctx context.Context, request control.Request) control.Response {
-	if request.Code == uds.CodeWasmInvoke {
+	switch request.Code {
+	case uds.CodeWasmInvoke:
 		return d.workers.invoke(ctx, request.Payload)
+	case uds.CodeWasmChannel:
+		return d.workers.openChannel(request)
 	}
 	answer := make(chan cell.Response, 1)
 	translated := cell.Request{

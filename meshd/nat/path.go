@@ -55,9 +55,9 @@ type Path struct {
 	relayHeard   clock.Instant
 	relayChanged clock.Instant
 
-	answered uint64 // rendezvous of the last PUNCH_SYN answered outside an attempt of this cell
-	answers  int    // to it
-	wanted   bool   // somebody wants an attempt
+	answered clock.Instant // last PUNCH_SYN that was no target's of an attempt of this cell, see answersMax
+	answers  int           // to such since the last time without them
+	wanted   bool          // somebody wants an attempt
 	attempt  *attempt
 
 	failed      clock.Instant  // last attempt in which both sent in vain, 0 = none since it was open

@@ -32,6 +32,12 @@ const (
 	// againMin and againMax bound the pause after a failed attempt.
 	againMin = 15 * time.Second
 	againMax = 10 * time.Minute
+	// answersMax bounds the PUNCH_SYN answered outside an attempt of this cell until there were none for answersQuiet:
+	// as many as two cells send that both ask every coordinator. An answer looks like what it answers, so between two
+	// cells that do not have each other's address among their targets it is answered, too. Counting per rendezvous
+	// would end nothing: of two that are under way at once each would begin the count of the other anew.
+	answersMax   = 2 * coordinatorsMax * len(synOffsets)
+	answersQuiet = 10 * time.Second
 	// exchangeFresh is how recently a coordinator must have heard a cell to know its mapping.
 	exchangeFresh = 25 * time.Second
 )
@@ -377,10 +383,11 @@ func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.
 	if a := p.attempt; a != nil && slices.Contains(a.targets[:a.count], from) {
 		return // it gets one of the five anyway
 	}
-	if p.answered != rendezvous {
-		p.answered, p.answers = rendezvous, 0
+	if now.Sub(p.answered) >= answersQuiet {
+		p.answers = 0
 	}
-	if p.answers++; p.answers <= len(synOffsets) && t.options.Guard.AllowSend(now, from, size) {
+	p.answered = now
+	if p.answers++; p.answers <= answersMax && t.options.Guard.AllowSend(now, from, size) {
 		t.options.SendTo(m.ID, from, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], rendezvous))
 	}
 }

@@ -37,6 +37,7 @@ type Node struct {
 
 	// For checkers: since when nothing was done to the machine, its process or its links.
 	disturbed time.Duration
+	outside   bool // it left the cluster, or forgot it, and has not joined again
 	booted    time.Duration
 	backup    *image // an older copy of its disk
 	backupAt  time.Duration
