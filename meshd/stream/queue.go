@@ -16,13 +16,13 @@ import (
 //     with the same rate and grow more slowly than the rate, so whoever has less gets more, whatever the round trips;
 //   - the start ends when a queue stands, and does not go on growing meanwhile;
 //   - who sees a queue for several rounds sends next to nothing for a round trip, to see the path without its own
-//     part, and who sees that another does so joins in: then all see the path as it is.
+//     part. As the others keep little there, that is nearly the path itself.
 const (
 	// queueLow is the queue that changes nothing: the pace of several streams, and the timers of hosts.
 	queueLow = 3 * time.Millisecond
 	// queueHigh is the queue from which on nothing is sent for the sake of a greater rate. Both are times and no parts
 	// of the round trip, so that streams with different ones mean the same.
-	queueHigh = 10 * time.Millisecond
+	queueHigh = 7 * time.Millisecond
 	// queueSeen in each of crowdedFew rounds shortens what is remembered of the rate, in crowdedMany it is worth a probe.
 	queueSeen   = 6 * time.Millisecond
 	crowdedFew  = 2
@@ -152,11 +152,7 @@ func (c *congestion) probeDue(now clock.Instant) bool {
 	if c.crowded < crowdedMany {
 		return now.Sub(c.minRTTAt) > minRTTLifetime
 	}
-	since := now.Sub(c.probe.at)
-	if c.lastRTT < c.formerRTT-max(queueSeen, (c.formerRTT-c.minRTT)/2) { // another stream empties its part
-		return since > probePauseMin
-	}
-	return since > max(c.probe.pause, probePauseRounds*c.minRTT)
+	return now.Sub(c.probe.at) > max(c.probe.pause, probePauseRounds*c.minRTT)
 }
 
 // allowed is the number of datagrams that may be under way now.
