@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -50,6 +51,15 @@ func TestF36_IdleBehindASymmetricRouter(t *testing.T) {
 		}
 		return text
 	}
+	f.wait("its contact to be published", func(context.Context) error {
+		// Its second home is in netcheck at once and in the contact up to two seconds later.
+		first := read()
+		time.Sleep(5 * time.Second)
+		if read() != first {
+			return errors.New("it is still being written")
+		}
+		return nil
+	})
 	before := read()
 	time.Sleep(watched)
 	if after := read(); after != before {

@@ -196,6 +196,25 @@ func TestF4_SeedsAreTriedUntilOneAnswers(t *testing.T) {
 	eventually(t, "two cells", allSee([]*running{seed, joiner}, 2))
 }
 
+// A daemon that is told to stop while it starts has stopped as it should, and leaves its directory to the next one.
+func TestStopDuringTheStartIsNoFailure(t *testing.T) {
+	r := launch(t, "")
+	for range 20 {
+		r.stop() // fails the test on an error
+		r.start()
+	}
+	r.stop()
+	d, err := Open(r.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.Run(ctx); err != nil {
+		t.Errorf("stopped before it ran: %v", err)
+	}
+}
+
 // Only one daemon may use a directory, and it says who has it.
 func TestDirectoryIsLocked(t *testing.T) {
 	r := launch(t, "")

@@ -155,6 +155,7 @@ func TestF142_AWorkerThatEndsOrLiesCostsItsConnectionOnly(t *testing.T) {
 	r := launch(t, "epoll")
 	good := r.connectWorker("wasm.good", 1, 0)
 	good.hello()
+	r.connected("good")
 	go good.echo()
 	for name, lie := range map[string]func(f *fakeWorker){
 		"no hello":        func(f *fakeWorker) { _ = f.conn.Send(&invoke.Result{ID: 1}) },
