@@ -66,7 +66,7 @@ func TestForgetFindsTheCellAndRefusesTheLiving(t *testing.T) {
 	d.run("", "forget", "one").expectError(t, ExitError, "colloid leave")
 	d.run("", "forget", "0000").expectError(t, ExitUsage, "2 cells")
 	d.run("", "forget", "nine").expectError(t, ExitError, "no cell")
-	d.run("", "forget", "").expectError(t, ExitError, "no cell")
+	d.run("", "forget", "").expectError(t, ExitUsage, "empty")
 }
 
 func TestNoDaemonIsExplained(t *testing.T) {

@@ -58,6 +58,7 @@ func (a *app) copyRun(ctx context.Context, name string, request *attach.Request,
 			return err
 		}
 		defer streams.close()
+		s.close()
 		x := &execution{app: a, stream: stream, frames: attach.NewWriter(stream), name: target.name(), request: request}
 		said := &remarks{}
 		x.errors = said
@@ -166,8 +167,7 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 			n, err := tree.Send(&frameInput{frames}, root, source, base)
 			if skipped = n; err != nil && !errors.Is(err, errPassed) {
 				failed <- fail(ExitError, "%s: %w", printable(local), err)
-				x.stream.Close()
-				_ = x.stream.of.connection.Close()
+				x.abandon()
 			}
 			return err
 		}
