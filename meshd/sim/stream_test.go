@@ -424,7 +424,14 @@ func TestF152_IdleStreamsHearOfRestarts(t *testing.T) {
 	w := streamWorld(t, 1, 3, NetworkOptions{DelayMin: time.Millisecond, DelayMax: 2 * time.Millisecond})
 	a, b := w.Node(0), w.Node(1)
 	took := listen(t, b, wire.StreamExec)
-	e := dial(t, a, b, wire.StreamExec, 100)
+	e := &talker{t: t, left: 100, hold: true}
+	a.Input(func(clock.Instant) {
+		var err error
+		if e.s, err = a.cell.Streams().Open(b.ID(), wire.StreamExec, []byte("spread.web"), nil, e); err != nil {
+			t.Fatal(err)
+		}
+		e.pump()
+	})
 	w.Until(time.Minute, func() bool { return len(*took) == 1 && (*took)[0].got == 100 })
 	w.Run(2 * time.Second)
 	b.Kill()
