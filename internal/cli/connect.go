@@ -155,11 +155,12 @@ const leaveSlack = 30 * time.Second
 // leave asks the daemon to leave and waits until it is gone. That it leaves is said when it does: a request
 // that is refused has begun nothing.
 func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.Duration) error {
+	last := lastCell{app: a}
+	last.look()
 	answer := make(chan error, 1)
 	go func() { answer <- s.call(uds.CodeLeave, request, nil) }()
 	limit := time.Now().Add(drain + leaveSlack)
 	said, accepted := false, false
-	last := lastCell{app: a}
 	for {
 		last.look()
 		select {

@@ -504,3 +504,28 @@ func TestAStoppingDaemonSaysSo(t *testing.T) {
 		t.Errorf("%q", refusal)
 	}
 }
+
+// The same for a client that had sent its request before it was refused: closing a socket with something unread in it
+// takes back what was written to it.
+func TestF136_ARefusalSurvivesAnUnreadRequest(t *testing.T) {
+	s := streamServer(t)
+	for range uds.ClientsMax {
+		if _, refusal := connectedAs(t, s, 0, levelWrite); refusal != "" {
+			t.Fatal(refusal)
+		}
+	}
+	c := dialRaw(t, s.options.Path)
+	say(t, c, uds.CodeGet, []byte("spread.web"))
+	done := make(chan error)
+	go func() { done <- s.Serve() }()
+	time.Sleep(50 * time.Millisecond)
+	_, _ = c.Write(uds.AppendStreamData(nil, 1, make([]byte, 1000))) // and goes on sending
+	status, payload := hear(t, c)
+	if status != uds.Code(uds.Error) || !strings.Contains(string(payload), "close one") {
+		t.Errorf("%#x %q", status, payload)
+	}
+	s.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
