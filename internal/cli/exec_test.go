@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -142,5 +143,35 @@ func TestCopyRefusesWhatCannotBeCopied(t *testing.T) {
 		if r.exit != ExitUsage || !strings.Contains(r.errors, want) || strings.Count(r.errors, directory) != 1 {
 			t.Errorf("%s: exit %d, %q", name, r.exit, r.errors)
 		}
+	}
+}
+
+// A daemon that refuses a connection has said why, also where that is noticed by a write that fails.
+func TestRefusedConnectionsSayWhy(t *testing.T) {
+	path := t.TempDir() + "/s"
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if connection, err := listener.Accept(); err == nil {
+			_, _ = connection.Write(uds.AppendError(nil, uds.ErrorBusy, "160 clients are connected already: close one"))
+			connection.Close()
+		}
+	}()
+	s := &session{path: path}
+	streams, err := dialStreams(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer streams.close()
+	<-closed
+	_, err = streams.open(uds.StreamExec, 1, "spread.web", nil, &attach.Request{Key: "spread.web", Arguments: []string{"sh"}})
+	var text strings.Builder
+	if exit := report(&text, s.explain("web/0", err)); exit != ExitError || !strings.Contains(text.String(), "close one") {
+		t.Errorf("exit %d, %q", exit, text.String())
 	}
 }

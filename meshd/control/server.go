@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -87,7 +86,6 @@ type Server struct {
 	place    place // of its file
 	clients  map[*client]struct{}
 	closed   bool
-	refused  int // that are being read out
 
 	invokeSecond time.Time // since when lines about invocations are counted
 	invokeLines  int
@@ -244,33 +242,12 @@ func (s *Server) admit(connection *net.UnixConn) {
 	}
 }
 
-const (
-	// refusedMax is how many that were refused may be read out at a time, refusedPatience for how long.
-	refusedMax      = 64
-	refusedPatience = time.Second
-)
-
 // refuse answers with one error and hangs up. The frame fits any socket buffer, so this waits for nobody. What the client
-// has sent, or is about to, is read first: a socket that is closed with something unread takes the answer with it.
+// writes then fails, and what it reads is the answer: package uds and the command line look there for the reason.
 func (s *Server) refuse(connection *net.UnixConn, errno uint16, text string) {
-	_ = connection.SetDeadline(time.Now().Add(refusedPatience))
-	_, err := connection.Write(uds.AppendError(nil, errno, text))
-	_ = connection.CloseWrite()
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if err != nil || s.closed || s.refused >= refusedMax {
-		connection.Close()
-		return
-	}
-	s.refused++
-	s.group.Go(func() { // under the lock: Close must not wait before it is counted
-		defer connection.Close()
-		defer context.AfterFunc(s.context, func() { connection.Close() })()
-		_, _ = io.Copy(io.Discard, io.LimitReader(connection, uds.RequestMax+uds.FrameHeaderSize))
-		s.mutex.Lock()
-		defer s.mutex.Unlock()
-		s.refused--
-	})
+	_ = connection.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	_, _ = connection.Write(uds.AppendError(nil, errno, text))
+	connection.Close()
 }
 
 // privileged is who has all places (see uds.RootClients).

@@ -505,8 +505,7 @@ func TestAStoppingDaemonSaysSo(t *testing.T) {
 	}
 }
 
-// The same for a client that had sent its request before it was refused: closing a socket with something unread in it
-// takes back what was written to it.
+// The same for a client that had sent its request before it was refused, and goes on sending.
 func TestF136_ARefusalSurvivesAnUnreadRequest(t *testing.T) {
 	s := streamServer(t)
 	for range uds.ClientsMax {
