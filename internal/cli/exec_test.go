@@ -174,4 +174,15 @@ func TestRefusedConnectionsSayWhy(t *testing.T) {
 	if exit := report(&text, s.explain("web/0", err)); exit != ExitError || !strings.Contains(text.String(), "close one") {
 		t.Errorf("exit %d, %q", exit, text.String())
 	}
+
+	// A write that fails before that was read.
+	late := &multiplexer{over: make(chan struct{})}
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		late.broken = &uds.ReplyError{Errno: uds.ErrorBusy, Text: "close one"}
+		close(late.over)
+	}()
+	if err := late.reason(unix.EPIPE); err == nil || err.Error() != "close one" {
+		t.Errorf("%v", err)
+	}
 }
