@@ -252,14 +252,17 @@ func (c *client) streamRoom(s *sink) string {
 	return ""
 }
 
+// streamCount counts streams and what else makes a client stay: descriptors that end with its connection.
 func (c *client) streamCount() int {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	return len(c.streams.open)
+	return c.streamCountLocked()
 }
 
-// streamsTo counts the streams of a client, and those of them to one cell.
-func (c *client) streamsTo(cell uint64) (all, there int) {
+func (c *client) streamCountLocked() int { return len(c.streams.open) + len(c.files) }
+
+// streamsTo counts the streams of a client, those of them to one cell, and what else makes it stay.
+func (c *client) streamsTo(cell uint64) (all, there, stays int) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for _, s := range c.streams.open {
@@ -267,7 +270,7 @@ func (c *client) streamsTo(cell uint64) (all, there int) {
 			there++
 		}
 	}
-	return len(c.streams.open), there
+	return len(c.streams.open), there, c.streamCountLocked()
 }
 
 // streamsFull says why a client cannot have another stream to a cell, "" if it can.
@@ -277,11 +280,11 @@ func (s *Server) streamsFull(c *client, cell uint64) string {
 	all, readers, same := 0, 0, 0 // clients
 	streams, there := 0, 0        // of readers
 	for other := range s.clients {
-		open, to := other.streamsTo(cell)
+		open, to, stays := other.streamsTo(cell)
 		if other.may < levelWrite {
 			streams, there = streams+open, there+to
 		}
-		if open == 0 || other == c {
+		if stays == 0 || other == c {
 			continue
 		}
 		all++
@@ -299,7 +302,7 @@ func (s *Server) streamsFull(c *client, cell uint64) string {
 		return fmt.Sprintf("%d streams of group %s to this cell are open already: close one", there, uds.GroupRead)
 	case c.streamCount() > 0: // its place is counted
 	case all >= uds.StreamingClientsMax:
-		return fmt.Sprintf("%d clients have streams open already: close one", all)
+		return fmt.Sprintf("%d clients have streams or channels open already: close one", all)
 	case s.privileged(&c.who):
 	case same >= uds.StreamingUserMax:
 		return fmt.Sprintf("uid %d has %d clients with streams open already: close one", c.who.uid, same)
