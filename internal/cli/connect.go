@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -154,11 +155,14 @@ const leaveSlack = 30 * time.Second
 // leave asks the daemon to leave and waits until it is gone. That it leaves is said when it does: a request
 // that is refused has begun nothing.
 func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.Duration) error {
+	last := lastCell{app: a}
+	last.look()
 	answer := make(chan error, 1)
 	go func() { answer <- s.call(uds.CodeLeave, request, nil) }()
 	limit := time.Now().Add(drain + leaveSlack)
 	said, accepted := false, false
 	for {
+		last.look()
 		select {
 		case err := <-answer:
 			if err != nil && !(said && a.gone()) {
@@ -170,6 +174,9 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 		case <-time.After(200 * time.Millisecond):
 		}
 		state, err := a.state()
+		if accepted || state == "leaving" {
+			last.say()
+		}
 		if accepted && (err != nil || state == "gone") {
 			a.data("left the cluster")
 			return nil
@@ -181,6 +188,43 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 		if time.Now().After(limit) {
 			return fail(ExitError, "this cell is still %s: see colloid status", printable(state))
 		}
+	}
+}
+
+// lastCell warns when nobody is left who would keep the configuration: the cell is the only one, or all others are
+// leaving as well, also if they began at the same moment.
+type lastCell struct {
+	app  *app
+	text string // the warning, once there is one
+	said bool
+}
+
+func (l *lastCell) look() {
+	if l.text != "" {
+		return
+	}
+	s, err := l.app.dial()
+	if err != nil {
+		return
+	}
+	defer s.close()
+	status, err := s.status(false)
+	if err != nil || len(status.Workloads) == 0 || status.Cell.State == "gone" {
+		return
+	}
+	for _, c := range status.Cells {
+		if !c.Self && c.State != "leaving" && c.State != "gone" {
+			return // one that does not answer may come back, and has what this one has
+		}
+	}
+	l.text = fmt.Sprintf("no other cell stays: the configuration of %d workloads ends with this cell", len(status.Workloads))
+}
+
+// say prints the warning once it is certain that the cell leaves.
+func (l *lastCell) say() {
+	if l.text != "" && !l.said {
+		l.said = true
+		l.app.talk("colloid: %s", l.text)
 	}
 }
 

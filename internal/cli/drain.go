@@ -60,6 +60,9 @@ func (s *session) setDrained(name string, wish bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if cell.State == "gone" && !cell.Drained { // a wish that is left of its life can be taken back
+		return "", fail(ExitError, "cell %s is gone: it left the cluster or was forgotten", cell.ID)
+	}
 	var id uint64
 	if _, err := fmt.Sscanf(cell.ID, "%016x", &id); err != nil {
 		return "", fail(ExitError, "the daemon sent the cell id %q: %w", printable(cell.ID), err)

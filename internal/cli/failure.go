@@ -42,7 +42,7 @@ func (f *failure) Unwrap() error { return f.cause }
 // fail makes a failure of one line.
 func fail(exit int, format string, arguments ...any) error {
 	err := fmt.Errorf(format, arguments...)
-	return &failure{exit: exit, lines: []string{err.Error()}, cause: err}
+	return &failure{exit: exit, lines: []string{printable(err.Error())}, cause: err}
 }
 
 // silent ends the command with a status without saying anything more.
@@ -60,7 +60,7 @@ func report(w io.Writer, err error) int {
 	}
 	for _, line := range f.lines {
 		for single := range strings.Lines(line) {
-			fmt.Fprintf(w, "colloid: %s\n", strings.TrimRight(single, "\n"))
+			fmt.Fprintf(w, "colloid: %s\n", printable(strings.TrimRight(single, "\n")))
 		}
 	}
 	return f.exit

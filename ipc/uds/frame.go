@@ -65,7 +65,17 @@ const (
 	FrameHeaderSize   = 4
 	RequestMax        = 64 << 10
 	ReplyChunkMax     = 64 << 10
-	ClientsMax        = 32
+	ClientsMax        = 160
 	OutputQueueMax    = 1 << 20
 	RequestTimeoutSec = 5
+)
+
+// How ClientsMax connections are shared, so that nobody who may only look locks others out. Root and the user of the
+// daemon have all of them; who else may change has all but the last RootClients, and who may only read all but the last
+// RootClients and OperatorClients.
+const (
+	RootClients     = 16
+	OperatorClients = 16
+	// UserClientsMax bounds the connections of one user who is neither root nor the daemon's.
+	UserClientsMax = 64
 )

@@ -297,6 +297,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	}
 	c.heardVersion(header.Sender, header.Version)
 	c.heard(header.Sender, from, header.Type)
+	c.heardLife(header.Sender)
 	c.guests.speaks(header.Sender, header.Version)
 	c.replyTo, c.replyAddress = header.Sender, from
 	c.dispatch(from, header, payload)

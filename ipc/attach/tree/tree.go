@@ -21,8 +21,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Bounds of one copy.
@@ -33,99 +31,6 @@ const (
 	NameMax    = 4096
 	nestedMax  = 1 << 16 // entries of one directory
 )
-
-// Send writes what lies at name below root as an archive; base is the name it has in there. Sockets, pipes and
-// devices are left out and counted.
-func Send(to io.Writer, root *os.Root, name, base string) (skipped int, err error) {
-	s := &sender{root: root, archive: tar.NewWriter(to)}
-	if err := s.entry(name, base, 0); err != nil {
-		return s.skipped, err
-	}
-	return s.skipped, s.archive.Close()
-}
-
-type sender struct {
-	root    *os.Root
-	archive *tar.Writer
-	entries int
-	skipped int
-}
-
-func (s *sender) entry(name, as string, depth int) error {
-	if s.entries++; s.entries > EntriesMax || depth > DepthMax {
-		return fmt.Errorf("%s: more than %d entries or %d levels", name, EntriesMax, DepthMax)
-	}
-	info, err := s.root.Lstat(name)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, bare(err))
-	}
-	header := &tar.Header{Name: as, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
-	switch mode := info.Mode(); {
-	case mode.IsDir():
-		return s.directory(header, name, as, depth)
-	case mode.IsRegular():
-		return s.file(header, name)
-	case mode&fs.ModeSymlink != 0:
-		header.Typeflag = tar.TypeSymlink
-		if header.Linkname, err = s.root.Readlink(name); err != nil {
-			return err
-		}
-		return s.archive.WriteHeader(header)
-	}
-	s.skipped++
-	return nil
-}
-
-func (s *sender) directory(header *tar.Header, name, as string, depth int) error {
-	header.Typeflag, header.Name = tar.TypeDir, as+"/"
-	if err := s.archive.WriteHeader(header); err != nil {
-		return err
-	}
-	directory, err := s.root.Open(name)
-	if err != nil {
-		return err
-	}
-	list, err := directory.ReadDir(nestedMax + 1)
-	directory.Close()
-	if err != nil && err != io.EOF {
-		return err
-	}
-	if len(list) > nestedMax {
-		return fmt.Errorf("%s has more than %d entries", name, nestedMax)
-	}
-	for _, inside := range list {
-		err := s.entry(path.Join(name, inside.Name()), path.Join(as, inside.Name()), depth+1)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it went away meanwhile
-			return err
-		}
-	}
-	return nil
-}
-
-// file writes as many bytes as the file had when it was opened.
-func (s *sender) file(header *tar.Header, name string) error {
-	file, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file any more", name)
-	}
-	header.Typeflag, header.Size = tar.TypeReg, info.Size()
-	if err := s.archive.WriteHeader(header); err != nil {
-		return err
-	}
-	n, err := io.Copy(s.archive, io.LimitReader(file, header.Size))
-	if err == nil && n < header.Size {
-		err = fmt.Errorf("%s became shorter while it was copied", name)
-	}
-	return err
-}
 
 // Result says what Receive made.
 type Result struct {
@@ -159,6 +64,11 @@ func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
 			return r.result, err
 		}
 	}
+	for i := len(r.modes) - 1; i >= 0; i-- { // those inside first
+		if err := r.root.Chmod(r.modes[i].name, r.modes[i].mode); err != nil {
+			return r.result, fmt.Errorf("%s: %w", r.modes[i].name, bare(err))
+		}
+	}
 	if r.result.Entries == 0 {
 		return r.result, errors.New("the archive is empty")
 	}
@@ -166,11 +76,17 @@ func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
 }
 
 type receiver struct {
+	modes  []directoryMode // for the end: of directories that would take no files with them
 	root   *os.Root
 	parent string
 	rename string // of the first part of all names; "" = as they are
 	top    string // that first part, which all entries share
 	result Result
+}
+
+type directoryMode struct {
+	name string
+	mode fs.FileMode
 }
 
 // place gives the name below root of an entry.
@@ -213,6 +129,9 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 	switch header.Typeflag {
 	case tar.TypeDir:
 		err := r.root.Mkdir(name, mode|0o700)
+		if err == nil && mode&0o700 != 0o700 {
+			r.modes = append(r.modes, directoryMode{name, mode})
+		}
 		if errors.Is(err, fs.ErrExist) {
 			info, statErr := r.root.Lstat(name)
 			if statErr == nil && !info.IsDir() {
