@@ -256,12 +256,12 @@ func (c *Client) Prune(ctx context.Context) ([]Image, error) {
 	return c.images(ctx, store.Request{Operation: store.OperationPrune}, nil, nil)
 }
 
-// Remove deletes one image or module.
-func (c *Client) Remove(ctx context.Context, digest [32]byte) error {
+// Remove deletes one image or module; with names those of an image, and the image with the last one.
+func (c *Client) Remove(ctx context.Context, digest [32]byte, names ...string) error {
 	if err := os.Remove(c.modulePath(digest)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err := c.request(ctx, store.Request{Operation: store.OperationRemove, Digest: digest}, nil, nil)
+	_, err := c.request(ctx, store.Request{Operation: store.OperationRemove, Digest: digest, Names: names}, nil, nil)
 	return err
 }
 

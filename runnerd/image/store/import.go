@@ -36,7 +36,7 @@ func (b Blobs) Open(digest manifest.Digest) (io.ReadCloser, error) {
 
 // Wanted says which image to import, and what to remember of it.
 type Wanted struct {
-	Reference    string
+	References   []string
 	Digest       manifest.Digest // of an index or a manifest
 	Architecture string
 	Loaded       bool
@@ -49,25 +49,69 @@ type Progress func(layer, layers int, bytes int64)
 func (s *Store) Import(from Source, wanted Wanted, progress Progress) (Image, manifest.Config, error) {
 	s.imports.Lock()
 	defer s.imports.Unlock()
-	if _, _, err := s.Find(wanted.Digest); err == nil {
-		return s.addReference(wanted)
-	}
-	if entries, err := os.ReadDir(filepath.Join(s.directory, imagesName)); err != nil {
-		return Image{}, manifest.Config{}, err
-	} else if len(entries) >= ImagesMax {
-		return Image{}, manifest.Config{}, refuse("there are %d images here: remove some with `colloid image prune`",
-			len(entries))
-	}
-	d, err := readDocuments(from, wanted)
-	if err != nil {
-		return Image{}, manifest.Config{}, err
-	}
-	image, err := s.importLayers(from, d, wanted, progress)
+	d, err := s.stage(from, wanted, 0, progress)
 	if err != nil {
 		_ = s.pruneLayers() // the layers below the one that was refused
 		return Image{}, manifest.Config{}, err
 	}
-	return image, d.config, nil
+	image, err := s.adopt(wanted, d)
+	return image, d.config, err
+}
+
+// stage brings all of an image but its record, without which it does not exist. Beside it so many others are staged.
+func (s *Store) stage(from Source, wanted Wanted, beside int, progress Progress) (d documents, err error) {
+	if r, err := s.load(wanted.Digest); err == nil {
+		d.record = *r
+		if d.config, _, _, err = manifest.ParseConfig(r.Config, len(r.Chain)); err == nil {
+			return d, nil
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(s.directory, imagesName)); err != nil {
+		return d, err
+	} else if len(entries)+beside >= ImagesMax {
+		return d, refuse("there are %d images here: remove some with `colloid image prune`", len(entries))
+	}
+	if d, err = readDocuments(from, wanted); err != nil {
+		return d, err
+	}
+	return d, s.importLayers(from, &d, progress)
+}
+
+// adopt makes a staged image exist, under all the names that it had and that it is wanted under. A name that an operator
+// loads is that of the image that was loaded last: others that were loaded lose it.
+func (s *Store) adopt(wanted Wanted, d documents) (Image, error) {
+	s.records.Lock()
+	defer s.records.Unlock()
+	if wanted.Loaded {
+		if err := s.claim(wanted); err != nil {
+			return Image{}, err
+		}
+	}
+	for _, reference := range wanted.References {
+		d.record.References = appendReference(d.record.References, reference)
+	}
+	d.record.Loaded = d.record.Loaded || wanted.Loaded
+	return d.record.image(wanted.Digest), s.save(wanted.Digest, &d.record)
+}
+
+// claim takes the names of an image from others that were loaded.
+func (s *Store) claim(wanted Wanted) error {
+	entries, err := os.ReadDir(filepath.Join(s.directory, imagesName))
+	for _, entry := range entries {
+		digest, parseErr := manifest.ParseHex(entry.Name())
+		if parseErr != nil || digest == wanted.Digest {
+			continue
+		}
+		r, loadErr := s.load(digest)
+		if loadErr != nil || !r.Loaded {
+			continue
+		}
+		if left := without(r.References, wanted.References); len(left) < len(r.References) {
+			r.References = left
+			err = errors.Join(err, s.save(digest, r))
+		}
+	}
+	return err
 }
 
 // documents are those of one image, checked.
@@ -162,7 +206,7 @@ func (s *Store) Missing(diffs []manifest.Digest) []bool {
 	return missing
 }
 
-func (s *Store) importLayers(from Source, d documents, wanted Wanted, progress Progress) (Image, error) {
+func (s *Store) importLayers(from Source, d *documents, progress Progress) error {
 	d.record.Chain = chain(d.diffs)
 	var staged []string
 	for i, id := range d.record.Chain {
@@ -174,15 +218,11 @@ func (s *Store) importLayers(from Source, d documents, wanted Wanted, progress P
 			staged = append(staged, id)
 		}
 		if err != nil {
-			return Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(d.diffs), err)
+			return fmt.Errorf("layer %d of %d: %w", i+1, len(d.diffs), err)
 		}
 		d.record.Size += size
 	}
-	if err := s.adoptLayers(staged); err != nil {
-		return Image{}, err
-	}
-	d.record.References = appendReference(nil, wanted.Reference)
-	return d.record.image(wanted.Digest), s.save(wanted.Digest, &d.record)
+	return s.adoptLayers(staged)
 }
 
 // adoptLayers gives staged layers their names once all that is in them is on disk: a name stands for a
@@ -322,20 +362,4 @@ func (c *counter) Read(p []byte) (int, error) {
 		c.report(c.bytes)
 	}
 	return n, err
-}
-
-// addReference remembers a further name of an image that is here.
-func (s *Store) addReference(wanted Wanted) (Image, manifest.Config, error) {
-	s.records.Lock()
-	defer s.records.Unlock()
-	r, err := s.load(wanted.Digest)
-	if err == nil {
-		r.References = appendReference(r.References, wanted.Reference)
-		r.Loaded = r.Loaded || wanted.Loaded
-		err = s.save(wanted.Digest, r)
-	}
-	if err != nil {
-		return Image{}, manifest.Config{}, err
-	}
-	return s.Find(wanted.Digest)
 }
