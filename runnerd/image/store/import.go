@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"go.podman.io/storage/pkg/archive"
@@ -214,7 +215,11 @@ func (s *Store) importLayers(from Source, d *documents, progress Progress) error
 		size, err := s.layerSize(id)
 		if err != nil {
 			report := func(bytes int64) { progress(i+1, len(d.diffs), bytes) }
-			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], report)
+			var below []string // whole layers have their names, those of this image that are new not yet
+			for j := i - 1; j >= 0; j-- {
+				below = append(below, s.layerPath(d.record.Chain[j], slices.Contains(staged, d.record.Chain[j])))
+			}
+			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], below, report)
 			staged = append(staged, id)
 		}
 		if err != nil {
@@ -250,6 +255,14 @@ const (
 	sizeName    = "size"   // how many bytes its files have
 )
 
+// layerPath is the content of a layer, which may be staged.
+func (s *Store) layerPath(id string, staged bool) string {
+	if staged {
+		id = stagePrefix + id
+	}
+	return filepath.Join(s.directory, layersName, id, diffName)
+}
+
 // layerSize gives the size of a layer that is here.
 func (s *Store) layerSize(id string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(s.directory, layersName, id, sizeName))
@@ -259,8 +272,9 @@ func (s *Store) layerSize(id string) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// stageLayer unpacks one layer under another name. The caller removes what a failure leaves.
-func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest,
+// stageLayer unpacks one layer under another name, above those below, highest first. The caller removes what a failure
+// leaves.
+func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest, below []string,
 	progress func(int64),
 ) (size int64, err error) {
 	if err := s.room(); err != nil {
@@ -281,10 +295,14 @@ func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descripto
 	if err := os.Chmod(filepath.Join(stage, diffName), 0o755); err != nil { // whatever the umask
 		return 0, err
 	}
-	size, err = s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, progress)
+	result, err := s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, progress)
+	if err == nil && result.Whiteouts > 0 {
+		err = removeIdleWhiteouts(filepath.Join(stage, diffName), below)
+	}
 	if err != nil {
 		return 0, err
 	}
+	size = result.Bytes
 	return size, os.WriteFile(filepath.Join(stage, sizeName), strconv.AppendInt(nil, size, 10), 0o600)
 }
 
@@ -292,17 +310,16 @@ func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descripto
 // directory is the layer.
 func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
 	progress func(int64),
-) (int64, error) {
+) (result layer.Result, err error) {
 	reader, writer := io.Pipe()
-	var size int64
 	filtered := make(chan error, 1)
 	go func() {
-		bytes, err := s.filter(writer, blob, descriptor, diff, progress)
-		size = bytes
+		var err error
+		result, err = s.filter(writer, blob, descriptor, diff, progress)
 		writer.CloseWithError(err) // nil: end of file
 		filtered <- err
 	}()
-	err := chrootarchive.UntarUncompressed(reader, directory, &archive.TarOptions{
+	err = chrootarchive.UntarUncompressed(reader, directory, &archive.TarOptions{
 		WhiteoutFormat: archive.OverlayWhiteoutFormat,
 	})
 	unpacked := errors.New("the layer could not be unpacked")
@@ -312,36 +329,36 @@ func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Des
 	}
 	reader.CloseWithError(errors.Join(errUnpack, unpacked))
 	if cause := <-filtered; cause != nil && !errors.Is(cause, errUnpack) {
-		return 0, cause // why the stream ended, and not that it did
+		return layer.Result{}, cause // why the stream ended, and not that it did
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot unpack: %w", err)
+		return layer.Result{}, fmt.Errorf("cannot unpack: %w", err)
 	}
-	return size, nil
+	return result, nil
 }
 
 func (s *Store) filter(out io.Writer, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
 	progress func(int64),
-) (int64, error) {
+) (layer.Result, error) {
 	var noRoom error
 	limits := layer.Limits{Room: func() error { noRoom = s.room(); return noRoom }}
 	source := &io.LimitedReader{R: &counter{in: blob, report: progress}, N: descriptor.Size + 1}
 	result, err := layer.Filter(out, source, limits)
 	switch {
 	case noRoom != nil:
-		return 0, noRoom
+		return result, noRoom
 	case errors.Is(err, errUnpack):
-		return 0, err
+		return result, err
 	case err != nil:
-		return 0, refusal{err}
+		return result, refusal{err}
 	case source.N == 0:
-		return 0, refuse("blob has more than the %d bytes that the manifest says", descriptor.Size)
+		return result, refuse("blob has more than the %d bytes that the manifest says", descriptor.Size)
 	case result.Blob != descriptor.Digest:
-		return 0, refuse("blob has digest %s, the manifest says %s", manifest.Digest(result.Blob), descriptor.Digest)
+		return result, refuse("blob has digest %s, the manifest says %s", manifest.Digest(result.Blob), descriptor.Digest)
 	case result.Diff != diff:
-		return 0, refuse("content has digest %s, the configuration says %s", manifest.Digest(result.Diff), diff)
+		return result, refuse("content has digest %s, the configuration says %s", manifest.Digest(result.Diff), diff)
 	}
-	return result.Bytes, nil
+	return result, nil
 }
 
 var errUnpack = errors.New("cannot unpack")

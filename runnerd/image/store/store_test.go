@@ -331,14 +331,7 @@ func TestF140_WhiteoutsStayInTheirLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var found []string
-		filepath.WalkDir(rootfs, func(path string, _ os.DirEntry, err error) error {
-			if relative, _ := filepath.Rel(rootfs, path); relative != "." {
-				found = append(found, relative)
-			}
-			return err
-		})
-		if got := strings.Join(found, " "); got != want {
+		if got := everyName(rootfs); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -352,6 +345,59 @@ func TestF140_WhiteoutsStayInTheirLayer(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.directory, "layers", s.chainOf(t, upper)[0])); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestF140_WhiteoutsThatHideNothingAreNotSeen holds that a name that a layer removes is gone however the directory around
+// it came to be: an overlay shows the mark where it merges nothing.
+func TestF140_WhiteoutsThatHideNothingAreNotSeen(t *testing.T) {
+	s := openStore(t)
+	bottom := pack(t, file("d/a", "1"), file("d/b", "1"), file("d/e/a", "1"), file("f", "1"), file("o/e/a", "1"), file("o/b", "1"))
+	for name, c := range map[string]struct {
+		layers [][]byte
+		want   string
+	}{
+		"in an opaque directory": {[][]byte{bottom, pack(t, file("d/.wh.a", ""), file("d/.wh..wh..opq", ""), file("d/c", "2"))},
+			"d d/c f o o/b o/e o/e/a"},
+		"opaque first": {[][]byte{bottom, pack(t, file("d/.wh..wh..opq", ""), file("d/.wh.a", ""), file("d/c", "2"))},
+			"d d/c f o o/b o/e o/e/a"},
+		"below an opaque directory": {[][]byte{bottom, pack(t, file("d/.wh..wh..opq", ""), file("d/e/.wh.a", ""), file("d/e/c", "2"))},
+			"d d/e d/e/c f o o/b o/e o/e/a"},
+		"in a new directory": {[][]byte{bottom, pack(t, file("n/.wh.a", ""), file("n/c", "2"))},
+			"d d/a d/b d/e d/e/a f n n/c o o/b o/e o/e/a"},
+		"where a file was": {[][]byte{bottom, pack(t, item{tar.Header{Name: "f/", Typeflag: tar.TypeDir}, ""}, file("f/.wh.a", ""))},
+			"d d/a d/b d/e d/e/a f o o/b o/e o/e/a"},
+		"where the middle replaced": {[][]byte{bottom, pack(t, file("o/.wh..wh..opq", ""), file("o/c", "2")), pack(t, file("o/e/.wh.a", ""), file("o/.wh.b", ""))},
+			"d d/a d/b d/e d/e/a f o o/c o/e"},
+		"where the middle removed": {[][]byte{bottom, pack(t, file(".wh.o", "")), pack(t, file("o/.wh.b", ""), file("o/n", "3"))},
+			"d d/a d/b d/e d/e/a f o o/n"},
+		"one that hides": {[][]byte{bottom, pack(t, file("d/.wh.a", ""), file("d/e/.wh.a", ""), file(".wh.f", ""), file("o/.wh..wh..opq", ""))},
+			"d d/b d/e o"},
+		"and is needed above": {[][]byte{bottom, pack(t, file("d/.wh.a", "")), pack(t, file("d/x", "3"))},
+			"d d/b d/e d/e/a d/x f o o/b o/e o/e/a"},
+	} {
+		m := memory{}
+		digest := m.image(t, c.layers...)
+		s.mustImport(t, m, digest)
+		rootfs, err := s.Mount("root-"+digest.Hex()[:8], digest, IDRange{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := everyName(rootfs); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// everyName lists what is below a directory.
+func everyName(directory string) string {
+	var found []string
+	filepath.WalkDir(directory, func(path string, _ os.DirEntry, err error) error {
+		if relative, _ := filepath.Rel(directory, path); relative != "." {
+			found = append(found, relative)
+		}
+		return err
+	})
+	return strings.Join(found, " ")
 }
 
 // everything lists what a store holds, without what is always there.
