@@ -359,7 +359,8 @@ func TestF84_Modules(t *testing.T) {
 	if _, err := c.Module(testContext(t), address, digest, nil); err == nil || !strings.Contains(err.Error(), "with the digest") {
 		t.Errorf("another module: %v", err)
 	}
-	if _, err := c.Module(testContext(t), "https://"+r.Host+"/gone.wasm", digest, nil); err == nil || !strings.Contains(err.Error(), "has no") {
+	if _, err := c.Module(testContext(t), "https://"+r.Host+"/gone.wasm", digest, nil); err == nil || !strings.Contains(err.Error(), "has no") ||
+		!strings.Contains(err.Error(), "check the address") {
 		t.Errorf("no module: %v", err)
 	}
 	if _, err := c.Module(testContext(t), address, [32]byte{}, nil); err == nil || !strings.Contains(err.Error(), "set sha256") {

@@ -180,6 +180,9 @@ func statusError(who string, status int, job *Job) error {
 		return fmt.Errorf("%s refuses %s with the credentials of user %q (%d): check them, and that this user may pull",
 			who, job.Reference, job.Credentials.Username, status)
 	case http.StatusNotFound:
+		if job.Kind == JobModule && !strings.HasPrefix(job.Reference, "oci://") {
+			return fmt.Errorf("%s has no %s: check the address", who, job.Reference)
+		}
 		return fmt.Errorf("%s has no %s: check the name and the tag", who, job.Reference)
 	case http.StatusTooManyRequests:
 		return fmt.Errorf("%s answers that this host asks too often: credentials may raise its limit", who)
