@@ -22,8 +22,8 @@ func (a *app) copyCommand() *cobra.Command {
 		Use:   "cp SOURCE TARGET",
 		Short: "Copy files into a replica or out of it",
 		Long: `One of SOURCE and TARGET is WORKLOAD/INDEX:PATH, the other a path of this machine. Directories are copied with
-what is in them. A target that is a directory gets the source inside, any other becomes its copy; what was
-there is replaced. PATH is absolute in a container, and below the scratch directory of a host process. Files
+what is in them. A target that is a directory gets the source inside, any other becomes its copy; files that
+were there are replaced. A link as the target is followed, and a file is written into a device or a pipe. PATH is absolute in a container, and below the scratch directory of a host process. Files
 are read and written as the workload's user. Owners are not kept; links that lead out of what is copied,
 sockets and devices are left out. The host must allow it, as for "colloid exec".`,
 		Example: "  colloid cp web/0:/etc/nginx nginx-of-web\n  colloid cp fix.conf web/0:/etc/nginx/conf.d",
