@@ -80,13 +80,7 @@ func (b *ociBackend) fetch(ctx context.Context, j *launchJob, progress func(stri
 	if b.images == nil {
 		return denial{errors.New("this runnerd cannot run containers: it does not run as root")}
 	}
-	var said time.Time
-	config, err := b.images.Ensure(ctx, j.spec.Image, j.spec.ImageDigest, func(p image.Progress) {
-		if now := time.Now(); now.Sub(said) >= time.Second {
-			said = now
-			progress(p.String())
-		}
-	})
+	config, err := b.images.Ensure(ctx, j.spec.Image, j.spec.ImageDigest, sayProgress(progress))
 	var refused *image.Refusal
 	if errors.As(err, &refused) {
 		return denial{refused}
@@ -96,6 +90,18 @@ func (b *ociBackend) fetch(ctx context.Context, j *launchJob, progress func(stri
 	}
 	j.image = config
 	return nil
+}
+
+// sayProgress makes the progress of a pull a reason, once a second, and at once where it begins or ends to wait.
+func sayProgress(progress func(string)) func(image.Progress) {
+	var said time.Time
+	queued := false
+	return func(p image.Progress) {
+		if now := time.Now(); now.Sub(said) >= time.Second || p.Queued != queued {
+			said, queued = now, p.Queued
+			progress(p.String())
+		}
+	}
 }
 
 func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error) {

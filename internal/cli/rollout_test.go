@@ -79,6 +79,7 @@ func TestF83_UnreadableSourcesAreErrorsWithoutValues(t *testing.T) {
 		"secret A from file /nonexistent": "-:1: A: stat /nonexistent",
 		"secret A from env NOT_SET":       "NOT_SET is not set",
 		"file /etc/x from file /dev/zero": "no regular file",
+		`secret A from file ""`:           `from file "" names nothing`,
 		"secret A from literal geheim; file /a from literal x; file /a/b from literal y": "-:1: spread.web: ",
 		"secret A from literal " + strings.Repeat("geheim", 800):                         "expected at most",
 	} {

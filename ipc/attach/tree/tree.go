@@ -40,17 +40,24 @@ type Result struct {
 }
 
 // Receive makes what an archive holds at name below root: inside it, if that is a directory, and under that
-// name otherwise. What was there under the same names is replaced; a directory is never replaced by something
-// else.
+// name otherwise. A link at name is followed within root; one that leads to nothing, or out, ends the copy. A
+// file replaces what was there under the same name, but is written into a pipe or a device that the caller named.
+// Directories, and under names that the archive chose also pipes, devices and sockets, are never replaced.
 func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
+	name, err := follow(root, name)
+	if err != nil {
+		return Result{}, err
+	}
 	r := &receiver{root: root, rename: path.Base(name), parent: path.Dir(name)}
-	if info, err := root.Stat(name); err == nil && info.IsDir() {
+	if info, err := root.Lstat(name); err == nil && info.IsDir() {
 		r.rename, r.parent = "", name
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		if link, linkErr := root.Lstat(name); linkErr != nil || link.Mode()&fs.ModeSymlink == 0 {
-			return r.result, err
-		} // a link that leads out is replaced
+		return r.result, fmt.Errorf("%s: %w", name, bare(err))
 	}
+	return r.receive(from)
+}
+
+func (r *receiver) receive(from io.Reader) (Result, error) {
 	archive := tar.NewReader(from)
 	for {
 		header, err := archive.Next()
@@ -79,8 +86,9 @@ type receiver struct {
 	modes  []directoryMode // for the end: of directories that would take no files with them
 	root   *os.Root
 	parent string
-	rename string // of the first part of all names; "" = as they are
-	top    string // that first part, which all entries share
+	rename string   // of the first part of all names; "" = as they are
+	top    string   // that first part, which all entries share
+	into   *os.File // takes the content of the one file, instead of a name
 	result Result
 }
 
@@ -126,6 +134,9 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 		return err
 	}
 	mode := fs.FileMode(header.Mode) & fs.ModePerm
+	if r.into != nil && header.Typeflag != tar.TypeReg {
+		return errors.New("what is copied is no file, so it cannot be written there")
+	}
 	switch header.Typeflag {
 	case tar.TypeDir:
 		err := r.root.Mkdir(name, mode|0o700)
@@ -141,6 +152,18 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 		}
 		return err
 	case tar.TypeReg:
+		if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
+			return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
+		}
+		r.result.Bytes += header.Size
+		special, err := r.special(name)
+		if err != nil {
+			return err
+		}
+		if special != nil {
+			defer special.Close()
+			return writeInto(special, name, content)
+		}
 		return r.file(header, name, mode, content)
 	case tar.TypeSymlink:
 		inside := path.Join(path.Dir(strings.TrimSuffix(header.Name, "/")), header.Linkname)
@@ -158,29 +181,36 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 
 func within(name, top string) bool { return name == top || strings.HasPrefix(name, top+"/") }
 
-// clear removes what is there under a name, unless it is a directory.
-func (r *receiver) clear(name string) error {
+// replaceable reports why what is there under a name stays.
+func (r *receiver) replaceable(name string) error {
 	info, err := r.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return err
-	case info.IsDir():
-		return fmt.Errorf("%s is there and a directory", name)
+		return fmt.Errorf("%s: %w", name, bare(err))
+	case !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0:
+		return fmt.Errorf("%s is there and %s", name, kindOf(info.Mode()))
 	}
-	return r.root.Remove(name)
+	return nil
+}
+
+// clear removes what is there under a name, if it may be replaced.
+func (r *receiver) clear(name string) error {
+	if err := r.replaceable(name); err != nil {
+		return err
+	}
+	if err := r.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // file writes beside the name and takes the name when everything is there: a full disk or a connection that ends leaves
 // what was there before.
 func (r *receiver) file(header *tar.Header, name string, mode fs.FileMode, content io.Reader) error {
-	if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
-		return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
-	}
-	r.result.Bytes += header.Size
-	if info, err := r.root.Lstat(name); err == nil && info.IsDir() {
-		return fmt.Errorf("%s is there and a directory", name)
+	if err := r.replaceable(name); err != nil {
+		return err
 	}
 	beside := path.Join(path.Dir(name), partPrefix+strconv.FormatUint(rand.Uint64(), 36))
 	file, err := r.root.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
