@@ -190,6 +190,8 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	case view.verdict != nil:
 		status.State, status.Reason = "stalled", fmt.Sprintf("the update failed on cell %s and was stopped: %s", view.verdict.Cell,
 			view.verdict.Reason)
+	case status.Ready < status.Replicas && unsupervisedReason(status.Instances) != "":
+		status.State, status.Reason = stateUnsupervised, unsupervisedReason(status.Instances)
 	case unplaced > 0:
 		status.State, status.Reason = "unsatisfied", reason
 	case status.Ready >= status.Replicas:
@@ -255,7 +257,7 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 		if endpoint == nil || endpoint.KeyHash != view.hash {
 			continue
 		}
-		unreachable := c.healthOf(c.views.cells[id]) == healthOut
+		unreachable, unsupervised := c.healthOf(c.views.cells[id]) == healthOut, c.unsupervisedAt(id)
 		for _, instance := range endpoint.Instances {
 			info := uds.InstanceInfo{
 				Cell: id.String(), Slot: int(instance.Slot), State: instance.State.String(),
@@ -274,6 +276,8 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 			}
 			if unreachable {
 				info.State = "unreachable"
+			} else if unsupervised {
+				info.State = stateUnsupervised
 			}
 			if id == c.config.Self {
 				c.describeLocal(&info, view.hash, instance)
@@ -356,9 +360,8 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		}
 		add("critical", "runnerd: "+alarm.Text, alarm.Hint)
 	}
-	if !c.runner.connected {
-		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
-	}
+	c.endAlarms(add)
+	c.absenceAlarms(add)
 	if c.nat.Restricted() && len(c.nat.Homes()) == 0 && c.members.Len() > 0 {
 		add("warning", "a router or firewall keeps strangers from this cell, and no other cell can be its home",
 			"make one cell of the cluster reachable: see `colloid netcheck`")
