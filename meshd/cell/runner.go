@@ -191,6 +191,7 @@ func (c *Cell) publishEndpoint(key string) {
 		c.publish(state.EndpointKey(c.config.Self, name), nil)
 		return
 	}
+	c.markMoved(key, &endpoint)
 	c.publish(state.EndpointKey(c.config.Self, name), state.AppendCellEndpoint(nil, endpoint))
 }
 
