@@ -81,14 +81,16 @@ func run() error {
 	shim.IsolateDescriptors()
 	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
+	manager := groups(logger)
 	supervisor, err := runnerd.Open(runnerd.Options{
-		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Worker: worker(),
+		Directory: *directory, PolicyFile: *policy, Groups: manager, Worker: worker(),
 		Software: version.String(), Log: logger,
 		Credentials: *credentials,
 	})
 	if err != nil {
 		return err
 	}
+	defer manager.Close()
 	defer supervisor.Close()
 	if *operators != "" {
 		if err := supervisor.ServeOperators(*operators); err != nil {

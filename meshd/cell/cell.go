@@ -181,6 +181,7 @@ func (c *Cell) Start(now clock.Instant) {
 	}
 	c.enter(cluster)
 	c.restore()
+	c.runner.ranBefore = c.ranBefore()
 	c.startBoot()
 	c.drain()
 }

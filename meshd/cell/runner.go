@@ -25,6 +25,7 @@ type runnerState struct {
 	retry     clock.Instant
 	away      clock.Instant // since when it is not connected, while it is not
 	marked    bool          // the contact says that it is away
+	ranBefore bool          // what the state had at the start says that instances are here
 }
 
 func (r *runnerState) init() {

@@ -70,8 +70,21 @@ func orSeeLog(reason string) string {
 	return reason
 }
 
-// runnerExpected reports whether there should be a runnerd: there was one, or the launcher starts one.
-func (c *Cell) runnerExpected() bool { return c.runner.known || c.config.RunnerExpected }
+// runnerExpected reports whether there should be a runnerd: there was one, the launcher starts one, or an earlier life of
+// this cell has said that instances are here.
+func (c *Cell) runnerExpected() bool {
+	return c.runner.known || c.config.RunnerExpected || c.runner.ranBefore
+}
+
+// ranBefore reports whether the cell's own endpoints list instances. Only runnerd can say that they are no more.
+func (c *Cell) ranBefore() bool {
+	for id, endpoint := range c.views.endpoints {
+		if id.cell == c.config.Self && len(endpoint.Instances) > 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // unsupervised reports whether runnerd is away for longer than a restart takes, so that nobody looks after what runs
 // on this host.
@@ -98,7 +111,7 @@ func (c *Cell) supervisionDeadline() clock.Instant {
 // expected, they stay what they were: a start of the cell does not take away what runs on it.
 func (c *Cell) runnerFlags() uint32 {
 	flags := c.runner.flags(c.store.Degraded())
-	if view := c.views.cells[c.config.Self]; !c.runner.known && c.config.RunnerExpected && view != nil && view.hasContact {
+	if view := c.views.cells[c.config.Self]; !c.runner.known && c.runnerExpected() && view != nil && view.hasContact {
 		flags |= view.contact.Flags & runnerFlagsMask
 	}
 	if c.runner.marked {
