@@ -225,3 +225,26 @@ func binaryID(id uint64) (raw []byte) {
 	}
 	return raw
 }
+
+// A cell that starts does not take away what its runnerd offered before: that would say of what runs that it has no
+// place. Only runnerd withdraws it.
+func TestF134_AStartKeepsWhatRunnerdOffered(t *testing.T) {
+	w := running(t, 1)
+	n := w.Node(0)
+	w.Run(15 * time.Second) // a snapshot is written
+	n.Kill()
+	w.Run(time.Second)
+	n.Boot() // nothing happens after that before the world runs on: runnerd has not spoken
+	register, found := n.Cell().Store().Get([]byte(state.ContactKey(n.ID())))
+	if !found {
+		t.Fatal("no contact")
+	}
+	_, value, _ := register.Latest()
+	contact, err := state.ParseCellContact(value)
+	if err != nil || contact.Flags&state.FlagProcess == 0 {
+		t.Errorf("flags %x, %v", contact.Flags, err)
+	}
+	if s := statusOf(t, w, n); s.Workloads[0].State == "unsatisfied" {
+		t.Errorf("%+v", s.Workloads[0])
+	}
+}
