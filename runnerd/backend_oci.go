@@ -119,12 +119,13 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	if err != nil {
 		return nil, err
 	}
-	r := record.Record{}
-	r.Set("id", j.id.String())
-	r.Set("runtime", runtime)
-	if j.spare != nil {
-		r.Set("seat", j.spare.seat)
+	if j.spare == nil { // what an earlier start left may have a seat that only its record names
+		if err := b.release(j.config.Directory); err != nil {
+			return nil, err
+		}
 	}
+	r := seatRecord(j.id, j.spare)
+	r.Set("runtime", runtime)
 	r.SetInt("stop", int64(sandbox.SignalNumber(j.image.StopSignal)))
 	if err := record.Keep(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
 		return nil, err

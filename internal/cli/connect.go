@@ -120,7 +120,7 @@ func validHost(host string) bool {
 
 func (a *app) leaveCommand() *cobra.Command {
 	var drain time.Duration
-	var force bool
+	var force, abandon bool
 	command := &cobra.Command{
 		Use:   "leave",
 		Short: "Take this machine out of its cluster",
@@ -128,7 +128,11 @@ func (a *app) leaveCommand() *cobra.Command {
 answer, stops what runs here and ends the daemon. The last cell of a cluster stops its workloads.
 
 While a key in CONFLICT, or one that cannot be read, has an instance here, the cell stays: nobody would take
-that instance over. Resolve the key first, or give it up with --force.`,
+that instance over. Resolve the key first, or give it up with --force. It also stays while runnerd is gone, since
+nothing could be stopped; --force leaves what runs then, and says what that is, with status 1.
+
+A cell with volumes of stateful workloads stays as well: what is in them does not go with the copies. --abandon-volumes
+goes on; the files stay in the state directory of runnerd.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			seconds := int64((drain + time.Second - 1) / time.Second)
@@ -136,18 +140,30 @@ that instance over. Resolve the key first, or give it up with --force.`,
 				return fail(ExitUsage, "--drain %v: use 0s to %ds", drain, 1<<16-1)
 			}
 			request := binary.BigEndian.AppendUint16(nil, uint16(seconds))
-			if force {
-				request = append(request, leaveForce)
+			if force || abandon {
+				flags := byte(0)
+				if force {
+					flags |= leaveForce
+				}
+				if abandon {
+					flags |= leaveAbandon
+				}
+				request = append(request, flags)
 			}
 			return a.with(func(s *session) error { return a.leave(command.Context(), s, request, drain) })
 		},
 	}
 	command.Flags().DurationVar(&drain, "drain", 30*time.Second, "longest wait for replacements elsewhere")
-	command.Flags().BoolVar(&force, "force", false, "also stop what runs here of keys in CONFLICT")
+	command.Flags().BoolVar(&force, "force", false, "also stop what runs here of keys in CONFLICT; leave though runnerd is gone")
+	command.Flags().BoolVar(&abandon, "abandon-volumes", false, "leave though volumes of stateful workloads stay behind")
 	return command
 }
 
-const leaveForce = 1 // flag of a LEAVE request
+// Flags of a LEAVE request.
+const (
+	leaveForce   = 1
+	leaveAbandon = 2
+)
 
 // leaveSlack is how much longer than the drain limit leaving may take: stopping has its own grace.
 const leaveSlack = 30 * time.Second
@@ -158,7 +174,8 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 	last := lastCell{app: a}
 	last.look()
 	answer := make(chan error, 1)
-	go func() { answer <- s.call(uds.CodeLeave, request, nil) }()
+	var left uds.LeaveReply // read after an answer
+	go func() { answer <- s.callOptional(uds.CodeLeave, request, &left) }()
 	limit := time.Now().Add(drain + leaveSlack)
 	said, accepted := false, false
 	for {
@@ -178,6 +195,9 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 			last.say()
 		}
 		if accepted && (err != nil || state == "gone") {
+			if len(left.Left) > 0 {
+				return leftRunning(left.Left)
+			}
 			a.data("left the cluster")
 			return nil
 		}
@@ -226,6 +246,20 @@ func (l *lastCell) say() {
 		l.said = true
 		l.app.talk("colloid: %s", l.text)
 	}
+}
+
+// leftRunning says what nobody looks after any more, and how to end it.
+func leftRunning(left []uds.LeftInstance) error {
+	f := &failure{exit: ExitError, lines: []string{fmt.Sprintf("left the cluster, but %d instances still run here:", len(left))}}
+	for _, l := range left {
+		line := fmt.Sprintf("%s/%d", printable(l.Key), l.Slot)
+		if l.PID > 0 {
+			line += fmt.Sprintf(", process %d: end it with `kill %d`", l.PID, l.PID)
+		}
+		f.lines = append(f.lines, line)
+	}
+	f.lines = append(f.lines, "the next `colloid` with this state directory finds them again and stops them, since nobody wants them then")
+	return f
 }
 
 // state asks a daemon where it is in its life, over a connection of its own.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -258,6 +259,24 @@ func TestEmptyOptionsAreRefused(t *testing.T) {
 	} {
 		r := runCommand("", map[string]string{"COLLOID_DIR": t.TempDir()}, arguments...)
 		r.expectError(t, ExitUsage, "is empty: give it a value or leave it out")
+	}
+}
+
+// What runs on after a leave is named, with how to end it, and is no success.
+func TestF8_LeaveNamesWhatRunsOn(t *testing.T) {
+	d := newFake(t)
+	d.status.Cell.State = "active"
+	d.left = []uds.LeftInstance{{Key: "spread.q", Slot: 1, PID: 4242}, {Key: "spread.\x1bq"}}
+	r := d.run("", "leave", "--force")
+	r.expectError(t, ExitError, "2 instances still run here", "spread.q/1, process 4242: end it with `kill 4242`")
+	if r.output != "" || strings.Contains(r.errors, "\x1b") {
+		t.Errorf("%q %q", r.output, r.errors)
+	}
+	d.left = nil
+	d.status.Cell.State = "active"
+	d.run("", "leave", "--force", "--abandon-volumes").expect(t, 0, "left the cluster\n")
+	if want := fmt.Sprintf("09 %q", "\x00\x1e\x03"); !slices.Contains(d.requests, want) {
+		t.Errorf("no request %s in %q", want, d.requests)
 	}
 }
 

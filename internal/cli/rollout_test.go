@@ -241,6 +241,25 @@ func TestApplyRetriesAFailedUpdate(t *testing.T) {
 	}
 }
 
+// A local daemon that restarts while a drain waits is waited for: the wish is written down, and others go on.
+func TestF134_DrainOutlivesARestartOfTheDaemon(t *testing.T) {
+	d := newFake(t)
+	d.status.Cells = []uds.CellInfo{{ID: ownActor, Hostname: "one", State: "alive", Drained: true}}
+	d.workload("ok", func(*uds.WorkloadStatus) {})
+	d.restart()
+	r := d.run("", "drain", "one", "--timeout", "20s")
+	r.expect(t, 0, ownActor+" is empty and takes no new work\n")
+	if !strings.Contains(r.errors, "connected to the daemon again") {
+		t.Errorf("%q", r.errors)
+	}
+	d.status.Cells[0].Drained = true
+	d.run("", "drain", "one", "--abandon-volumes").expect(t, 0, ownActor+" is empty and takes no new work\n")
+	want := fmt.Sprintf("28 %q", "\x00\x00\x00\x00\x00\x00\x00\xa1\x02")
+	if joined := strings.Join(d.requests, "\n"); !strings.Contains(joined, want) {
+		t.Errorf("no request %s in\n%s", want, joined)
+	}
+}
+
 func TestDrainWaitsAndReports(t *testing.T) {
 	d := newFake(t)
 	cell := uds.CellInfo{ID: ownActor, Hostname: "one", State: "alive", Drained: true}

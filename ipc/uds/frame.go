@@ -16,7 +16,7 @@ const (
 	CodeResolve Code = 0x06 // w  as Set, expect required
 	CodeList    Code = 0x07 // r  prefix -> KeyList (JSON)
 	CodeConnect Code = 0x08 // w  flags u8 (1 = merge), address text -> ConnectReply (JSON)
-	CodeLeave   Code = 0x09 // w  drain limit seconds u16, then, if any, flags u8 (1: force) -> empty
+	CodeLeave   Code = 0x09 // w  drain limit seconds u16, then, if any, flags u8 (1: force, 2: abandon volumes) -> empty or LeaveReply
 	CodeForget  Code = 0x0A // w  cell id u64 -> empty
 	CodePeers   Code = 0x0B // r  -> PeerList (JSON)
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)

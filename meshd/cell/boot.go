@@ -277,7 +277,7 @@ func (c *Cell) ownContact() state.CellContact {
 	return state.CellContact{
 		SecretHash: c.config.SecretHash,
 		ClusterID:  c.clusterID,
-		Flags:      c.runner.flags(c.store.Degraded()) | c.narrowFlag(),
+		Flags:      c.runnerFlags() | c.narrowFlag(),
 		VersionMin: c.config.Versions.Min,
 		VersionMax: c.config.Versions.Max,
 		Features:   c.config.Features,
