@@ -30,6 +30,7 @@ const (
 	CodeWasmInvoke  Code = 0x20 // w  package invoke, AppendCall -> AppendOutcome
 	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
 	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
+	CodeAcceptLoss  Code = 0x2a // w  empty -> empty
 )
 
 // ReplyStatus is the first byte of a reply frame.

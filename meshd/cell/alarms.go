@@ -14,6 +14,8 @@ import (
 const (
 	alarmDuplicateDot = "duplicate-dot"
 	alarmIdentity     = "identity"
+	alarmSpent        = "spent"
+	alarmLost         = "lost"
 	alarmOwnDot       = "own-dot"
 	alarmSnapshot     = "snapshot"
 	alarmStorage      = "storage"

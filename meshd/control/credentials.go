@@ -126,4 +126,5 @@ var levels = map[uds.Code]level{
 	uds.CodeWasmInvoke:  levelWrite,
 	uds.CodeDrain:       levelWrite,
 	uds.CodeEnvironment: levelWrite,
+	uds.CodeAcceptLoss:  levelWrite,
 }
