@@ -183,8 +183,11 @@ func (c *Cell) Start(now clock.Instant) {
 		c.boot.compared = true
 		c.saveCluster(cluster, &c.founding)
 		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
+		c.enter(cluster)
+	} else {
+		c.enter(cluster)
+		c.guestsOfBefore()
 	}
-	c.enter(cluster)
 	c.restoreArrival()
 	c.restore()
 	c.startBoot()

@@ -46,6 +46,7 @@ type joinAttempt struct {
 	stored     bool     // the arrival is durable, the cluster is next
 	welcome    join.Welcome
 	entered    bool
+	alone      bool        // when it began
 	guest      wire.CellID // whom this cell let in meanwhile, 0 = nobody
 	waits      bool        // for the guest: until then it asks nobody to count on it
 	refusal    string
@@ -71,6 +72,7 @@ func (c *Cell) connect(request Request, reply func(Response)) {
 	}
 	c.joining = &joinAttempt{
 		began:     c.now,
+		alone:     c.members.Len() == 0,
 		key:       request.JoinKey,
 		addresses: request.Addresses,
 		merge:     request.Merge,
@@ -80,6 +82,9 @@ func (c *Cell) connect(request Request, reply func(Response)) {
 	}
 	if c.awaitsGuest() {
 		c.joining.guest = c.guest.id
+		if c.guest.several {
+			c.waitForGuest()
+		}
 	}
 	c.handshake()
 	c.tickJoin()

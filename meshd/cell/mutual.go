@@ -8,6 +8,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/join"
+	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
 
@@ -18,7 +19,7 @@ import (
 // nobody has answered it for a while.
 const (
 	// joinHandshakeLife is how long an answer to a handshake counts.
-	joinHandshakeLife = 5 * time.Second
+	joinHandshakeLife = 3 * time.Second
 	// guestWait is how long a cell stays where it is for one that it let in: its handshake and its disk.
 	guestWait = 2 * joinHandshakeLife
 	// joinReserve is how long a cell that tries to join lets in nobody but whom it calls: a seed that is there has
@@ -79,20 +80,51 @@ func (c *Cell) awaitsGuest() bool {
 // staysFor reports whether somebody who was let in keeps this cell from moving to the cluster that welcomes it. The
 // guest itself does not: whoever welcomes has not moved, and does not while it waits for this cell.
 func (c *Cell) staysFor(welcome join.Welcome) bool {
-	j, g := c.joining, &c.guest
+	g := &c.guest
 	seed := wire.CellID(0)
 	if len(welcome.Members) > 0 {
 		seed = welcome.Members[0].ID
 	}
-	if j.guest != 0 && j.guest != seed && c.members.Get(j.guest) != nil {
-		c.finishJoin(failure(uds.ErrorBusy, "cell "+j.guest.String()+
+	if id := c.metMeanwhile(seed); id != 0 {
+		c.finishJoin(failure(uds.ErrorBusy, "cell "+id.String()+
 			" has joined this one meanwhile: repeat the command to move this cell alone"))
 		return true
 	}
 	if !c.awaitsGuest() || !g.several && g.id == seed {
 		return false
 	}
-	j.waits, j.until = true, max(j.until, g.until.Add(2*joinRetry))
-	c.handshake()
+	c.waitForGuest()
 	return true
+}
+
+// waitForGuest lets nobody count on this cell until the guest is there or does not come any more.
+func (c *Cell) waitForGuest() {
+	j := c.joining
+	j.waits, j.until = true, max(j.until, c.guest.until.Add(joinTimeout/2))
+	c.handshake()
+}
+
+// guestsOfBefore: an earlier run may have let somebody in just before it ended.
+func (c *Cell) guestsOfBefore() {
+	if !c.cluster.Joined {
+		c.guest = lastGuest{until: c.now.Add(guestWait), several: true}
+	}
+}
+
+// metMeanwhile names a cell that came while this one tried to join another, 0 if there is none: one that was let in,
+// or one of an earlier life of a cell that believed to be alone.
+func (c *Cell) metMeanwhile(seed wire.CellID) (id wire.CellID) {
+	j := c.joining
+	if j.guest != 0 && j.guest != seed && c.members.Get(j.guest) != nil {
+		return j.guest
+	}
+	if j.alone {
+		c.members.Each(func(m *member) bool {
+			if m.ID != seed && m.Life == state.Alive {
+				id = m.ID
+			}
+			return id == 0
+		})
+	}
+	return id
 }

@@ -103,7 +103,7 @@ func TestBOOT2_CellsThatJoinEachOther(t *testing.T) {
 		for _, merge := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d cells, merge %t", cells, merge), func(t *testing.T) {
 				slowest := time.Duration(0)
-				for _, seed := range seeds(60) {
+				for _, seed := range seeds(40) {
 					c := newCircle(t, seed, cells, merge)
 					c.start()
 					took, ok := c.w.Until(40*time.Second, c.one)
@@ -129,7 +129,7 @@ func TestBOOT2_CellsThatJoinEachOtherAndCrash(t *testing.T) {
 	for _, cells := range []int{2, 3} {
 		t.Run(fmt.Sprintf("%d cells", cells), func(t *testing.T) {
 			slowest := time.Duration(0)
-			for _, seed := range seeds(200) {
+			for _, seed := range seeds(80) {
 				c := newCircle(t, seed, cells, true)
 				c.start()
 				for range 1 + c.w.Random().IntN(3) {
