@@ -103,6 +103,7 @@ type Cell struct {
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
+	storageError   string // of the last storage call, "" if it succeeded
 	rollout        rolloutState
 
 	relayLimit  nat.Limiter
@@ -269,6 +270,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	c.keepSealed(header.Type, datagram)
+	mine := header.Sender != c.config.Self || c.mayHaveSent(trailer) // opening moves the seal
 	header, payload, hop, err := c.opener.OpenHop(datagram)
 	if err != nil {
 		c.counters.unsealed++
@@ -278,7 +280,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	if header.Sender == c.config.Self {
-		if !header.Type.Relayable() && !c.isOwnAddress(from) && !c.mayHaveSent(trailer) {
+		if !header.Type.Relayable() && !c.isOwnAddress(from) && !mine {
 			c.sawOwnIdentity()
 		}
 		return

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/seal"
@@ -394,9 +395,15 @@ func (c *Cell) applyWrite(write pendingWrite, err error) {
 
 // noteStorage shows a failing disk in status until it works again (F157).
 func (c *Cell) noteStorage(err error) {
+	c.storageError = ""
 	if err == nil {
 		c.alarms.clear(alarmStorage)
 		return
+	}
+	c.storageError = err.Error()
+	if shown := c.alarms.raised[AlarmDirectory]; shown.Text != "" && strings.Contains(c.storageError, shown.Text) {
+		c.alarms.clear(alarmStorage)
+		return // one cause, one alarm
 	}
 	c.alarms.raise(alarmStorage, "critical", "cannot write to the state directory: "+err.Error(),
 		"free space or repair the disk; gossip continues, new configuration is refused")
