@@ -14,7 +14,7 @@ import (
 
 // showLost raises the alarm about it.
 func (c *Cell) showLost() {
-	hint := "put the file back from a backup while colloid is stopped, or go on without what was in it: `colloid accept-loss`"
+	hint := "put the file back from a backup, if there is one, with colloid stopped; then say that this is all: `colloid accept-loss`"
 	if c.cluster.Joined {
 		hint = "it takes the state from the first cell of its cluster that answers; if none is left: `colloid accept-loss`"
 	}

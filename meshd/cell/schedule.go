@@ -161,8 +161,8 @@ func (c *Cell) antiEntropyRound() {
 
 // saveSnapshot hands a copy of the state to the storage. At most one is under way.
 func (c *Cell) saveSnapshot() {
-	if c.persist.snapshotTicket != 0 {
-		return
+	if c.persist.snapshotTicket != 0 || c.config.Lost != "" {
+		return // of a part of the state none is made: a file put back from a backup must still count
 	}
 	if len(c.writes.pending) > 0 {
 		// A write that is in the log but not in the store yet must not be taken for part of the snapshot.
