@@ -51,6 +51,8 @@ bench: build ## figures of the core and of modules, one line each: BENCH name va
 	@$(GO) test -run '^$$' -bench '^BenchmarkContainerStart$$' -benchtime 1x ./runnerd | awk '/ms\/start/ { \
 		for (i = 2; i < NF; i++) { if ($$(i + 1) == "ms/start") print "BENCH container_command_ms", $$i; \
 			if ($$(i + 1) == "ms/cold") print "BENCH container_command_cold_ms", $$i } }'
+	@$(GO) build -o bin/ ./e2e/vm
+	@bin/vm -only netem -figures || { code=$$?; test $$code = 77; }
 
 .PHONY: bench-packages
 bench-packages: ## the Go benchmarks of all packages

@@ -16,11 +16,6 @@ import (
 	"colloid.net/ipc/uds"
 )
 
-// narrow says that a router lets in nobody but whom its cell has sent to, by address and port.
-func narrow(r cluster.Router) bool {
-	return r == cluster.PortRestricted || r == cluster.NoHairpin || r == cluster.DoubleNAT
-}
-
 // canBeDirect is the theory: whether two cells can talk without a relay.
 func canBeDirect(first, a, b *cluster.Cell) bool {
 	x, y := a.Router(), b.Router()
@@ -28,8 +23,6 @@ func canBeDirect(first, a, b *cluster.Cell) bool {
 	case x == cluster.Blocked || y == cluster.Blocked:
 		return a == first || b == first
 	case x == cluster.Symmetric && y == cluster.Symmetric:
-		return false
-	case x == cluster.Symmetric && narrow(y), y == cluster.Symmetric && narrow(x):
 		return false
 	}
 	return true
@@ -51,17 +44,17 @@ func (f *fixture) netcheck(ctx context.Context, cell *cluster.Cell) (netcheck, e
 }
 
 // matrix asks every cell how it reaches every other one and compares with the theory.
-func (f *fixture) matrix(ctx context.Context) (table string, problem error) {
+func (f *fixture) matrix(ctx context.Context) (table string, again []string, problem error) {
 	ids := make(map[string]*cluster.Cell)
 	answers := make([]netcheck, len(f.Cells))
 	for i, cell := range f.Cells {
 		status, err := cell.Status(ctx)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		ids[status.Cell.ID] = cell
 		if answers[i], err = f.netcheck(ctx, cell); err != nil {
-			return "", err
+			return "", nil, err
 		}
 	}
 	var text strings.Builder
@@ -97,22 +90,25 @@ func (f *fixture) matrix(ctx context.Context) (table string, problem error) {
 				problem = fmt.Errorf("%s (%s) to %s (%s): %q, want %s", cell.Name, cell.Router(), other.Name,
 					other.Router(), peer.Path, want)
 			}
-			if peer.PathAttempts > 3 && want == "d" {
-				problem = fmt.Errorf("%s to %s took %d attempts", cell.Router(), other.Router(), peer.PathAttempts)
+			if peer.PathSearched {
+				path = "s"
+			}
+			if want == "d" && peer.PathAttempts > 1 {
+				again = append(again, fmt.Sprintf("%s to %s took %d attempts", cell.Router(), other.Router(), peer.PathAttempts))
 			}
 			fmt.Fprintf(&text, " %s/%s%s", want, path, mark)
 		}
 		text.WriteString("\n")
 	}
-	return text.String(), problem
+	return text.String(), again, problem
 }
 
-// natRouters are two cells of each kind.
+// natRouters are two cells of each kind, and one of the last.
 var natRouters = []cluster.Router{cluster.NoRouter, cluster.NoRouter,
 	cluster.FullCone, cluster.FullCone, cluster.PortRestricted, cluster.PortRestricted,
 	cluster.Symmetric, cluster.Symmetric, cluster.OneToOne, cluster.OneToOne,
 	cluster.DoubleNAT, cluster.DoubleNAT, cluster.NoHairpin, cluster.NoHairpin,
-	cluster.RestrictedCone, cluster.RestrictedCone, cluster.Blocked, cluster.Blocked}
+	cluster.RestrictedCone, cluster.RestrictedCone, cluster.Blocked, cluster.Blocked, cluster.Firewalled}
 
 // Every pair of routers in real namespaces: whoever can be reached directly is, at the first attempt; everybody
 // else through a relay. Then routers forget and fail, and the cells behind them come back (F31 to F36).
@@ -120,14 +116,23 @@ func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
 	needRoot(t, "makes namespaces with routers between them")
 	f := startWith(t, cluster.Options{Routers: natRouters})
 	var table string
-	err := cluster.WaitFor(t.Context(), 60*time.Second, "every pair to be as theory has it", func(ctx context.Context) (err error) {
-		table, err = f.matrix(ctx)
+	var again []string
+	begin := time.Now()
+	// A symmetric cell searches for one partner after the other, and begins when it has something to say to it.
+	err := cluster.WaitFor(t.Context(), 120*time.Second, "every pair to be as theory has it", func(ctx context.Context) (err error) {
+		table, again, err = f.matrix(ctx)
 		time.Sleep(2 * time.Second)
 		return err
 	})
-	t.Logf("want/seen: d direct, p punched, r relayed\n%s", table)
+	t.Logf("want/seen: d direct, p punched, s punched by search, r relayed; %v after all cells were there\n%s",
+		time.Since(begin).Round(time.Millisecond), table)
 	if err != nil {
 		t.Fatal(err)
+	}
+	// An attempt goes on for six seconds, in which it asks three times. On a busy machine one of twenty processes may get
+	// no processor for as long; more than two of 300 pairs would have another reason.
+	if len(again) > 2 {
+		t.Errorf("not at the first attempt: %v", again)
 	}
 	f.classes()
 	f.rebinding()
@@ -141,7 +146,7 @@ func (f *fixture) classes() {
 	want := map[cluster.Router][]string{
 		cluster.NoRouter: {"public"}, cluster.FullCone: {"public", "punched"}, cluster.OneToOne: {"public", "punched"},
 		cluster.PortRestricted: {"punched"}, cluster.NoHairpin: {"punched"}, cluster.DoubleNAT: {"punched"},
-		cluster.RestrictedCone: {"punched"}, cluster.Symmetric: {"relayed"}, cluster.Blocked: {"unknown"},
+		cluster.RestrictedCone: {"punched"}, cluster.Firewalled: {"punched"}, cluster.Symmetric: {"relayed"}, cluster.Blocked: {"unknown"},
 	}
 	for _, cell := range f.Cells {
 		answer, err := f.netcheck(f.t.Context(), cell)

@@ -2,19 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
-	"colloid.net/meshd/cell"
+	"colloid.net/meshd/netem"
 	"colloid.net/meshd/stream"
 	"colloid.net/meshd/wire"
 	"github.com/vishvananda/netlink"
@@ -74,13 +73,24 @@ func measureLink() {
 	bench("link_exec_echo_over_rtt_ms", median(extra))
 }
 
+// pair starts a cell at each end.
+func (l *link) pair() *pair {
+	var ends [2]netem.End
+	for i, bind := range []string{linkFirst, linkSecond} {
+		enter := l.enter(i)
+		ends[i] = netem.End{Bind: netip.MustParseAddrPort(bind), Enter: func(f func() error) (err error) {
+			enter(func() { err = f() })
+			return err
+		}}
+	}
+	return newPair(ends)
+}
+
 // overStream sends bytes through a stream and returns MB/s.
 func (l *link) overStream(bytes int) float64 {
-	p := newPair(linkFirst, linkSecond, l.enter(0), l.enter(1))
+	p := l.pair()
 	defer p.close()
-	begin := time.Now()
-	p.send(bytes)
-	return float64(bytes) / time.Since(begin).Seconds() / 1e6
+	return p.send(bytes).Rate()
 }
 
 // overCubic sends bytes over kernel TCP, for at most 15 s, and returns MB/s.
@@ -88,24 +98,24 @@ func (l *link) overCubic(bytes int) float64 {
 	var listener net.Listener
 	var err error
 	l.enter(1)(func() {
-		listener, err = (&net.ListenConfig{Control: cubic}).Listen(context.Background(), "tcp", linkTCP)
+		listener, err = (&net.ListenConfig{Control: netem.CUBIC}).Listen(context.Background(), "tcp", linkTCP)
 	})
 	must(err)
 	return overTCP(listener, func() (c net.Conn, err error) {
-		l.enter(0)(func() { c, err = (&net.Dialer{Control: cubic}).Dial("tcp", linkTCP) })
+		l.enter(0)(func() { c, err = (&net.Dialer{Control: netem.CUBIC}).Dial("tcp", linkTCP) })
 		return c, err
 	}, bytes, 15*time.Second)
 }
 
 // keystrokes returns by how many ms more than without a bulk stream a keystroke comes back beside one, medians of 50.
 func (l *link) keystrokes() float64 {
-	p := newPair(linkFirst, linkSecond, l.enter(0), l.enter(1))
+	p := l.pair()
 	defer p.close()
 	person := &waiter{heard: make(chan struct{}, 1)}
 	s := p.open(wire.StreamExec, person)
 	press := func() time.Duration {
 		begin := time.Now()
-		p.cells[0].Inspect(func(*cell.Cell) { _, _ = s.Write([]byte("x")) })
+		p.Do(func() { _, _ = s.Write([]byte("x")) })
 		select {
 		case <-person.heard:
 		case <-time.After(10 * time.Second):
@@ -123,17 +133,17 @@ func (l *link) keystrokes() float64 {
 		return median(all)
 	}
 	alone := series()
-	bulk := p.open(wire.StreamVolume, &source{left: 1 << 40, piece: make([]byte, 64<<10)})
+	bulk := p.open(wire.StreamVolume, netem.NewSource(1<<40))
 	time.Sleep(2 * time.Second)
 	beside := series()
-	p.cells[0].Inspect(func(*cell.Cell) { bulk.Reset(stream.ReasonCanceled) })
-	<-p.sink.done
+	p.Do(func() { bulk.Reset(stream.ReasonCanceled) })
+	<-p.Done()
 	return beside - alone
 }
 
 // waiter tells of each piece that comes.
 type waiter struct {
-	echo
+	netem.Echo
 	heard chan struct{}
 }
 
@@ -145,15 +155,6 @@ func (e *waiter) Readable(s *stream.Stream) {
 		default:
 		}
 	}
-}
-
-// cubic chooses the congestion control of a socket: the default of a host may be another.
-func cubic(_, _ string, c syscall.RawConn) error {
-	var failure error
-	err := c.Control(func(fd uintptr) {
-		failure = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")
-	})
-	return errors.Join(err, failure)
 }
 
 // enter runs a function in one of the namespaces.

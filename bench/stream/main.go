@@ -26,6 +26,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"colloid.net/meshd/netem"
 )
 
 var (
@@ -68,10 +70,11 @@ func processorTime() time.Duration {
 func measureLoopback() {
 	var stream, cpu, tcp []float64
 	for range *runs {
-		p := newPair("127.0.0.1:0", "127.0.0.1:0", nil, nil)
-		before, begin := processorTime(), time.Now()
-		p.send(*size << 20)
-		stream = append(stream, float64(*size<<20)/time.Since(begin).Seconds()/1e6)
+		ends, err := netem.Loopback()
+		must(err)
+		p := newPair(ends)
+		before := processorTime()
+		stream = append(stream, p.send(*size<<20).Rate())
 		cpu = append(cpu, float64(*size<<20)/((processorTime()-before).Seconds()/2)/1e6)
 		p.close()
 		listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/netem"
 	"colloid.net/meshd/sim"
 	"colloid.net/meshd/stream"
 	"colloid.net/meshd/wire"
@@ -20,7 +21,7 @@ func simulated(seed uint64, loss float64, sink stream.Endpoint) (w *sim.World, a
 	w.SetNetwork(sim.NetworkOptions{DelayMin: roundTrip / 2, DelayMax: roundTrip / 2, Loss: loss})
 	a, b = w.Node(0), w.Node(1)
 	b.Cell().Serve(wire.StreamVolume, func(s *stream.Stream) { s.Accept(sink) })
-	b.Cell().Serve(wire.StreamExec, func(s *stream.Stream) { s.Accept(&echo{}) })
+	b.Cell().Serve(wire.StreamExec, func(s *stream.Stream) { s.Accept(netem.Echo{}) })
 	return w, a, b
 }
 
@@ -37,13 +38,13 @@ func measureSimulator() {
 	for name, loss := range map[string]float64{"stream_50ms_mb_s": 0, "stream_50ms_1pct_mb_s": 0.01} {
 		var rates []float64
 		for run := range *runs {
-			counter := &sink{done: make(chan int, 1)}
+			counter := netem.NewSink()
 			w, a, b := simulated(uint64(run+1), loss, counter)
 			const bytes = 96 << 20
-			dial(a, b, wire.StreamVolume, &source{left: bytes, piece: make([]byte, 64<<10)})
+			dial(a, b, wire.StreamVolume, netem.NewSource(bytes))
 			begin := w.Now()
-			if _, ok := w.Until(5*time.Minute, func() bool { return counter.got == bytes }); !ok {
-				log.Fatalf("%s: %d of %d bytes", name, counter.got, bytes)
+			if _, ok := w.Until(5*time.Minute, func() bool { return counter.Got() == bytes }); !ok {
+				log.Fatalf("%s: %d of %d bytes", name, counter.Got(), bytes)
 			}
 			rates = append(rates, bytes/(w.Now()-begin).Seconds()/1e6)
 		}
@@ -58,7 +59,7 @@ func measureSimulator() {
 
 // typist notes when its echo comes.
 type typist struct {
-	echo
+	netem.Echo
 	heard bool
 }
 
@@ -71,11 +72,11 @@ func (e *typist) Readable(s *stream.Stream) {
 
 // keystrokes returns by how many ms more than the round trip the slowest of 50 came back.
 func keystrokes(seed uint64) float64 {
-	w, a, b := simulated(seed, 0, &sink{done: make(chan int, 1)})
+	w, a, b := simulated(seed, 0, netem.NewSink())
 	person := &typist{}
 	s := dial(a, b, wire.StreamExec, person)
 	must(w.Run(time.Second))
-	dial(a, b, wire.StreamVolume, &source{left: 1 << 40, piece: make([]byte, 64<<10)})
+	dial(a, b, wire.StreamVolume, netem.NewSource(1<<40))
 	must(w.Run(2 * time.Second))
 	worst := time.Duration(0)
 	for range 50 {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"colloid.net/e2e/cluster"
+	"colloid.net/ipc/caller"
 	"colloid.net/ipc/invoke"
 	"colloid.net/ipc/uds"
 )
@@ -76,7 +77,7 @@ func measureCell(ctx context.Context) (err error) {
 	if err := apply(ctx, c, 1); err != nil {
 		return err
 	}
-	if err := measureCalls(ctx, cell); err != nil {
+	if err := measureCalls(cell); err != nil {
 		return err
 	}
 	if err := apply(ctx, c, *instances); err != nil {
@@ -116,32 +117,49 @@ func apply(ctx context.Context, c *cluster.Cluster, count int) error {
 	})
 }
 
-func measureCalls(_ context.Context, cell *cluster.Cell) error {
-	return cell.Do(func() error {
-		client, err := uds.Dial(cell.Socket())
-		if err != nil {
+// measureCalls measures on one goroutine that is bound to no thread: a command socket is a file, so the cell's
+// namespace does not matter, and a goroutine bound to a thread needs one more thread woken for each answer.
+func measureCalls(cell *cluster.Cell) error {
+	client, err := uds.Dial(cell.Socket())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	module, err := caller.Open(cell.Socket(), "small-0")
+	if err != nil {
+		return err
+	}
+	defer module.Close()
+	invocation := &invoke.Invocation{Function: "add", Milliseconds: 1000, Arguments: [][]byte{[]byte("2"), []byte("3")}}
+	command := invoke.AppendCall(nil, "small-0", invocation)
+	requests := []func() error{
+		func() error {
+			_, err := client.Do(uds.CodeHello, []byte{0, uds.ProtocolVersion})
 			return err
-		}
-		defer client.Close()
-		call := invoke.AppendCall(nil, "small-0", &invoke.Invocation{
-			Function: "add", Milliseconds: 1000, Arguments: [][]byte{[]byte("2"), []byte("3")},
-		})
-		var empty, invoked []time.Duration
-		for range *calls {
+		},
+		func() error {
+			_, err := module.Call(invocation)
+			return err
+		},
+		func() error {
+			_, err := client.Do(uds.CodeWasmInvoke, command)
+			return err
+		},
+	}
+	took := make([][]time.Duration, len(requests))
+	for range *calls {
+		for i, request := range requests {
 			began := time.Now()
-			if _, err := client.Do(uds.CodeHello, []byte{0, uds.ProtocolVersion}); err != nil {
+			if err := request(); err != nil {
 				return err
 			}
-			middle := time.Now()
-			if _, err := client.Do(uds.CodeWasmInvoke, call); err != nil {
-				return err
-			}
-			empty, invoked = append(empty, middle.Sub(began)), append(invoked, time.Since(middle))
+			took[i] = append(took[i], time.Since(began))
 		}
-		bench("uds_rtt_us", median(empty).Seconds()*1e6)
-		bench("wasm_invoke_us", median(invoked).Seconds()*1e6)
-		return nil
-	})
+	}
+	for i, name := range []string{"uds_rtt_us", "wasm_invoke_us", "wasm_invoke_command_us"} {
+		bench(name, median(took[i]).Seconds()*1e6)
+	}
+	return nil
 }
 
 // idleMemory sums what shims and workers take, memory that they share with each other divided among them.

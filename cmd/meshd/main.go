@@ -82,6 +82,7 @@ func parse(arguments []string) (daemon.Options, error) {
 	flags.StringVar(&options.Socket, "socket", "", "`path` of the command socket (default DIRECTORY/colloid.sock)")
 	flags.StringVar(&options.Driver, "driver", "auto", "socket `driver`: auto, io_uring or epoll")
 	mapping := flags.String("port-mapping", "on", "`on` asks the router of a private network for an open port, off does not")
+	search := flags.String("port-search", "on", "`on` finds a way through routers by many sockets where nothing else does, off stays relayed")
 	flags.StringVar(&options.Hostname, "hostname", "", "`name` shown to operators (default: the host's)")
 	flags.IntVar(&options.SupplyFD, "supply-fd", -1, "inherited `descriptor` on which the launcher sends helper connections")
 	flags.Func("bind", "`address`[:port] to listen on (default: all addresses, port 12421)", func(s string) (err error) {
@@ -118,6 +119,10 @@ func parse(arguments []string) (daemon.Options, error) {
 		return options, fmt.Errorf("port-mapping %q: want on or off", *mapping)
 	}
 	options.PortMapping = *mapping == "on"
+	if *search != "on" && *search != "off" {
+		return options, fmt.Errorf("port-search %q: want on or off", *search)
+	}
+	options.NoPortSearch = *search == "off"
 	if flags.NArg() > 0 {
 		return options, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}

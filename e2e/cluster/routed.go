@@ -27,6 +27,7 @@ const (
 	NoHairpin      Router = "no-hairpin"      // port-restricted, and all cells of this kind on one network behind it
 	DoubleNAT      Router = "double"          // port-restricted behind port-restricted
 	Blocked        Router = "blocked"         // only the first cell can be talked to
+	Firewalled     Router = "firewall"        // a global address of its own, and conntrack as the filter in front of it
 )
 
 // Behind returns routers for Options: the last of the cells is behind one, the others are public.
@@ -89,9 +90,13 @@ func (r *routed) place(hub *namespace, bridge netlink.Link, i int) error {
 	}
 	defer cell.close()
 	wan := host(internet.Addr(), byte(i+1))
-	if r.routers[i] == NoRouter {
+	if r.routers[i] == NoRouter || r.routers[i] == Firewalled {
 		r.addresses, r.wan, r.gateways = append(r.addresses, wan), append(r.wan, wan), append(r.gateways, nil)
-		return attach(hub, bridge, cell, cellLink, port(i), netip.PrefixFrom(wan, 24))
+		err := attach(hub, bridge, cell, cellLink, port(i), netip.PrefixFrom(wan, 24))
+		if err == nil && r.routers[i] == Firewalled {
+			err = r.do(i, raiseFirewall)
+		}
+		return err
 	}
 	lan := netip.MustParseAddr("192.168.0.0")
 	if r.routers[i] == NoHairpin && r.shared >= 0 {

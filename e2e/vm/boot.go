@@ -14,6 +14,8 @@ import (
 type guest struct {
 	kernel, initial, disk string
 	result                string // file of the second serial port
+	counted               bool   // its clock counts instructions
+	log                   *log
 }
 
 // boot runs the guest and returns the exit code that it reported, or 1 if it skipped what it should not.
@@ -24,13 +26,19 @@ func (g guest) boot(ctx context.Context, chosen []suite) (int, error) {
 	if *verbose {
 		quiet = "loglevel=6"
 	}
-	command := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(*memory),
+	processors := []string{"-accel", "tcg,thread=multi", "-smp", "2"}
+	if g.counted {
+		// An instruction takes a nanosecond of the guest's time, and time without any passes at once: what is measured
+		// is what a processor of so many instructions per second would do, however slowly it is emulated.
+		processors = []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off"}
+	}
+	command := exec.CommandContext(ctx, "qemu-system-x86_64", append(processors,
+		"-M", "q35", "-cpu", "max", "-m", strconv.Itoa(*memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", g.kernel, "-initrd", g.initial,
 		"-append", "console=ttyS0 "+quiet+" panic=1 mitigations=off nokaslr",
 		"-drive", "file="+g.disk+",format=raw,if=virtio,cache=unsafe",
-		"-serial", "stdio", "-serial", "file:"+g.result)
+		"-serial", "stdio", "-serial", "file:"+g.result)...)
 	command.Stderr = os.Stderr
 	console, err := command.StdoutPipe()
 	if err != nil {
@@ -39,17 +47,17 @@ func (g guest) boot(ctx context.Context, chosen []suite) (int, error) {
 	if err := command.Start(); err != nil {
 		return 0, fmt.Errorf("start QEMU: %w", err)
 	}
-	seen := report{chosen: chosen}
+	seen := report{chosen: chosen, log: g.log}
 	lines := bufio.NewScanner(console)
 	lines.Buffer(make([]byte, 0, 1<<16), 1<<20)
 	for lines.Scan() {
 		line := strings.TrimRight(lines.Text(), "\r")
 		seen.read(line)
-		fmt.Println(line)
+		g.log.printf("%s", line)
 	}
 	waited := command.Wait()
 	if state := command.ProcessState; state != nil {
-		fmt.Printf("vm: QEMU used %.0f s of processor time\n", (state.UserTime() + state.SystemTime()).Seconds())
+		g.log.printf("vm: QEMU used %.0f s of processor time", (state.UserTime() + state.SystemTime()).Seconds())
 	}
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("the guest did not end within %v", *timeout)
@@ -75,6 +83,7 @@ type report struct {
 	current suite
 	passed  map[string]int // top-level tests by suite
 	skipped []string
+	log     *log
 }
 
 // read takes one line of the console.
@@ -107,14 +116,14 @@ func (r *report) read(line string) {
 func (r *report) good() bool {
 	good := true
 	for _, s := range r.chosen {
-		fmt.Printf("vm: %s: %d tests passed\n", s.name, r.passed[s.name])
+		r.log.printf("vm: %s: %d tests passed", s.name, r.passed[s.name])
 		if r.passed[s.name] == 0 {
-			fmt.Printf("vm: %s: nothing was tested\n", s.name)
+			r.log.printf("vm: %s: nothing was tested", s.name)
 			good = false
 		}
 	}
 	for _, name := range r.skipped {
-		fmt.Printf("vm: skipped, which counts as failed here: %s\n", name)
+		r.log.printf("vm: skipped, which counts as failed here: %s", name)
 		good = false
 	}
 	return good

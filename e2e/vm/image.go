@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,7 +115,7 @@ const diskMiB = 2048
 
 // writeDisk makes the guest's root file system of a directory that has the suites and programs. It counts what
 // projects use, as limits of containers need it.
-func writeDisk(ctx context.Context, path, root string, k kernel, chosen []suite) error {
+func writeDisk(ctx context.Context, path, root string, chosen []suite) error {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		return missing("busybox")
@@ -135,6 +136,9 @@ func writeDisk(ctx context.Context, path, root string, k kernel, chosen []suite)
 		return err
 	}
 	var tests strings.Builder
+	if chosen[0].counted {
+		tests.WriteString("export COLLOID_VM_COUNTED=1\n")
+	}
 	for _, s := range chosen {
 		fmt.Fprintf(&tests, "run %s '%s' '%s'\n", s.name, s.run, s.leave)
 	}
@@ -153,7 +157,7 @@ func writeDisk(ctx context.Context, path, root string, k kernel, chosen []suite)
 			return err
 		}
 	}
-	if err := os.Symlink("busybox", filepath.Join(root, "bin", "sh")); err != nil {
+	if err := os.Symlink("busybox", filepath.Join(root, "bin", "sh")); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	make := exec.CommandContext(ctx, tool, "-q", "-F", "-t", "ext4", "-O", "quota,project,^has_journal",

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,6 +29,9 @@ var (
 	pattern = flag.String("run", "", "run the tests that match, instead of the suites' own choice")
 	memory  = flag.Int("memory", 1536, "MiB of the guest")
 	timeout = flag.Duration("timeout", 12*time.Minute, "for the whole guest")
+	counted = flag.Bool("counted", false, "run every suite, and not only those that measure, in a guest with one processor "+
+		"and a clock that counts its instructions, a nanosecond each")
+	figures = flag.Bool("figures", false, "print lines that begin with BENCH, and all others only if something failed")
 	verbose = flag.Bool("v", false, "show the guest's kernel messages")
 )
 
@@ -74,26 +78,75 @@ func run(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(work)
-	root := filepath.Join(work, "root")
-	if err := os.Mkdir(root, 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(work, rootName), 0o755); err != nil {
 		return 0, err
 	}
-	if err := compile(ctx, root, chosen); err != nil {
+	if err := compile(ctx, filepath.Join(work, rootName), chosen); err != nil {
 		return 0, err
 	}
+	code := 0
+	for _, counted := range []bool{false, true} {
+		var group []suite
+		for _, s := range chosen {
+			if s.counted == counted {
+				group = append(group, s)
+			}
+		}
+		if len(group) == 0 {
+			continue
+		}
+		one, err := runGuest(ctx, work, kernel, group)
+		if err != nil {
+			return 0, err
+		}
+		code = max(code, one)
+	}
+	return code, nil
+}
+
+// rootName is the directory that becomes the guest's disk.
+const rootName = "root"
+
+// runGuest runs suites of one kind in a guest of their own and returns the exit code.
+func runGuest(ctx context.Context, work string, kernel kernel, chosen []suite) (int, error) {
 	g := guest{kernel: kernel.image, initial: filepath.Join(work, "initial"), disk: filepath.Join(work, "disk"),
-		result: filepath.Join(work, "result")}
+		result: filepath.Join(work, "result"), counted: chosen[0].counted, log: &log{}}
 	if err := writeInitial(g.initial, kernel); err != nil {
 		return 0, err
 	}
-	if err := writeDisk(ctx, g.disk, root, kernel, chosen); err != nil {
+	if err := writeDisk(ctx, g.disk, filepath.Join(work, rootName), chosen); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	code, err := g.boot(ctx, chosen)
 	if err == nil {
-		fmt.Printf("vm: kernel %s, %d suites, exit %d, %.1f s\n",
+		g.log.printf("vm: kernel %s, %d suites, exit %d, %.1f s",
 			kernel.release, len(chosen), code, time.Since(begin).Seconds())
 	}
+	if err != nil || code != 0 {
+		g.log.flush()
+	}
 	return code, err
+}
+
+// log shows what the guest says, or keeps it until it is known whether somebody wants to see it.
+type log struct {
+	kept []string
+}
+
+func (l *log) printf(format string, arguments ...any) {
+	line := fmt.Sprintf(format, arguments...)
+	if !*figures || strings.HasPrefix(line, "BENCH ") {
+		fmt.Println(line)
+		return
+	}
+	l.kept = append(l.kept, line)
+}
+
+// flush shows on standard error what was kept.
+func (l *log) flush() {
+	for _, line := range l.kept {
+		fmt.Fprintln(os.Stderr, line)
+	}
+	l.kept = nil
 }

@@ -22,7 +22,7 @@ func (a *app) netcheckCommand() *cobra.Command {
 		Short: "Show what stands between this machine and the others",
 		Long: `Shows whether strangers reach this machine, what its router does with its datagrams, which cells
 relay for it, and the way to every other cell: direct, punched (through a hole in a router that both sides
-keep open) or relayed, with its age and round trip.`,
+keep open; "by search" if it took many sockets to find one) or relayed, with its age and round trip.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return a.with(func(s *session) error {
@@ -96,7 +96,7 @@ func reachMeaning(n uds.NetworkInfo) string {
 	case "punched":
 		return "others reach this cell after both have sent"
 	case "relayed":
-		return "others reach this cell through its homes, unless their own router lets strangers in"
+		return "others reach this cell through its homes, unless their own router keeps one port"
 	}
 	return "not known yet: it takes other cells to find out"
 }
@@ -119,8 +119,11 @@ func routerMeaning(n uds.NetworkInfo) string {
 	return mapping + ", " + filter
 }
 
-// describePath says how a cell is reached, in one word and the relay.
+// describePath says how a cell is reached, with the relay, and whether it took many sockets to find the way.
 func describePath(c uds.CellInfo) string {
+	if c.Path == "punched" && c.PathSearched {
+		return "punched by search"
+	}
 	if c.Path == "relayed" && len(c.Relay) >= 8 {
 		return "relayed via " + c.Relay[:8]
 	}

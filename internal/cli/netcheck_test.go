@@ -26,6 +26,8 @@ func behindRouter() uds.Status {
 				RTTMicrosecond: 20345, HeardSeconds: 0.5},
 			{ID: "00000000000000c3", State: "alive", Reach: "punched", Path: "punched", PathSeconds: 3661, PathAttempts: 1,
 				Address: "198.51.100.3:999", HeardSeconds: 0.5},
+			{ID: "00000000000000c4", State: "alive", Reach: "punched", Path: "punched", PathSeconds: 61, PathAttempts: 1, PathSearched: true,
+				Address: "198.51.100.8:999", HeardSeconds: 0.5},
 			{ID: "00000000000000d4", Hostname: "ev\x1b[2Jil", State: "suspect", Reach: "relayed", Path: "relayed",
 				Relay: "00000000000000b2", PathAttempts: 3, Address: "198.51.100.4:1"},
 			{ID: "00000000000000e5", Hostname: "old", State: "gone", Path: "none"},
@@ -39,7 +41,7 @@ func TestNetcheckSaysWhatWorks(t *testing.T) {
 	d := newFake(t)
 	d.status = behindRouter()
 	r := d.run("", "netcheck")
-	want := `reach     relayed (global IPv4): others reach this cell through its homes, unless their own router lets strangers in
+	want := `reach     relayed (global IPv4): others reach this cell through its homes, unless their own router keeps one port
 router    gives this cell another port for each destination, keeps strangers out
 seen as   203.0.113.7:40001
 opened    203.0.113.7:12421, by the router on request
@@ -50,6 +52,7 @@ home      00000000000000c3 -, not heard
 CELL              HOST        REACH    PATH                  AGE     RTT      ATTEMPTS  ADDRESS
 00000000000000b2  two         public   direct                -       20.35ms  0         198.51.100.2:12421
 00000000000000c3  -           punched  punched               1h1m1s  -        1         198.51.100.3:999
+00000000000000c4  -           punched  punched by search     1m1s    -        1         198.51.100.8:999
 00000000000000d4  ev?[2Jil    relayed  relayed via 00000000  -       -        3         198.51.100.4:1
 00000000000000f6  lost        -        none                  -       -        0         198.51.100.6:1
 `
@@ -105,8 +108,8 @@ func TestNetcheckDocument(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.output), &got); err != nil || r.exit != 0 {
 		t.Fatalf("exit %d, %v", r.exit, err)
 	}
-	if !reflect.DeepEqual(got.Network, d.status.Network) || len(got.Peers) != 4 ||
-		!reflect.DeepEqual(got.Peers[:3], d.status.Cells[1:4]) {
+	if !reflect.DeepEqual(got.Network, d.status.Network) || len(got.Peers) != 5 ||
+		!reflect.DeepEqual(got.Peers[:4], d.status.Cells[1:5]) {
 		t.Errorf("%+v", got)
 	}
 	d.status.Cells = d.status.Cells[:1]
@@ -121,7 +124,7 @@ func TestCellsShowPaths(t *testing.T) {
 	d.status = behindRouter()
 	r := d.run("", "cells")
 	for _, want := range []string{"REACH PATH RTT", "public direct 20.35ms", "punched punched - 0.5s ago",
-		"suspect (no new work)|suspect", "relayed relayed via 00000000", "dead - none"} {
+		"suspect (no new work)|suspect", "punched punched by search - 0.5s ago", "relayed relayed via 00000000", "dead - none"} {
 		found := false
 		for _, one := range strings.Split(want, "|") {
 			found = found || strings.Contains(squeeze(r.output), one)
@@ -136,7 +139,7 @@ func TestCellsShowPaths(t *testing.T) {
 func TestNetcheckWrongFlags(t *testing.T) {
 	d := newFake(t)
 	for _, arguments := range [][]string{{"netcheck", "-o", "yaml"}, {"netcheck", "peer"}, {"netcheck", "--port-mapping", "maybe"},
-		{"cells", "-o", "xml"}, {"--port-mapping", "maybe"}} {
+		{"cells", "-o", "xml"}, {"--port-mapping", "maybe"}, {"--port-search", "maybe"}} {
 		if r := d.run("", arguments...); r.exit != ExitUsage || r.errors == "" {
 			t.Errorf("%v: exit %d, %q", arguments, r.exit, r.errors)
 		}

@@ -35,6 +35,7 @@ type runFlags struct {
 	accounts   string // file of credentials
 	driver     string
 	mapping    string
+	search     string
 }
 
 func (f *runFlags) register(all *pflag.FlagSet) {
@@ -49,6 +50,7 @@ func (f *runFlags) register(all *pflag.FlagSet) {
 	flags.StringVar(&f.accounts, "credentials", "", "file with users and passwords of registries")
 	flags.StringVar(&f.driver, "driver", "", "how meshd uses its socket: auto, io_uring or epoll")
 	flags.StringVar(&f.mapping, "port-mapping", "", "off: do not ask the router of a private network for an open port")
+	flags.StringVar(&f.search, "port-search", "", "off: find no way through routers by many sockets, stay relayed")
 	markDaemonFlags(flags)
 	all.AddFlagSet(flags)
 }
@@ -169,6 +171,13 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 		p.Arguments = append(p.Arguments, "--port-mapping", a.run.mapping)
 	default:
 		return p, fail(ExitUsage, "--port-mapping %s: there are on and off", a.run.mapping)
+	}
+	switch a.run.search {
+	case "":
+	case "on", "off":
+		p.Arguments = append(p.Arguments, "--port-search", a.run.search)
+	default:
+		return p, fail(ExitUsage, "--port-search %s: there are on and off", a.run.search)
 	}
 	return p, a.addJoins(&p)
 }

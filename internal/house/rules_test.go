@@ -12,7 +12,7 @@ const module = "colloid.net/"
 // The longest path that fits decides. A package that fits none fails the test: add it here.
 var layers = [][]string{
 	{"internal/version", "workload/syntax", "ipc/uds", "ipc/message", "ipc/supply", "ipc/packet", "ipc/invoke", "ipc/grant", "ipc/attach"},
-	{"workload", "ipc/ring", "ipc/operator"},
+	{"workload", "ipc/ring", "ipc/operator", "ipc/caller"},
 	{"meshd/clock"},
 	{"meshd/wire"},
 	{"meshd/state"},

@@ -68,17 +68,29 @@ func Open(file *os.File) (*Conn, error) {
 type appender interface{ Append(dst []byte) []byte }
 
 // Send sends one frame. It waits up to a second for room; an error ends the connection.
-func (c *Conn) Send(frame appender) error {
+func (c *Conn) Send(frame appender) error { return c.send(frame, nil) }
+
+// SendFile sends one frame with a descriptor, which stays the caller's.
+func (c *Conn) SendFile(frame appender, file *os.File) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) { err = c.send(frame, unix.UnixRights(int(fd))) })
+	return errors.Join(failed, err)
+}
+
+func (c *Conn) send(frame appender, rights []byte) error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.frame = frame.Append(c.frame[:0])
 	if len(c.frame) > FrameMax {
 		panic(fmt.Sprintf("invoke: frame of %d bytes", len(c.frame))) // the bounds of all parts forbid it
 	}
-	n, err := c.sendNow()
+	n, err := c.sendNow(rights)
 	if err == unix.EAGAIN || err == unix.EINTR {
 		_ = c.socket.SetWriteDeadline(time.Now().Add(writePatience))
-		n, err = c.socket.Write(c.frame)
+		n, _, err = c.socket.WriteMsgUnix(c.frame, rights, nil)
 	}
 	if err == nil && n != len(c.frame) {
 		err = io.ErrShortWrite
@@ -90,9 +102,9 @@ func (c *Conn) Send(frame appender) error {
 }
 
 // sendNow sends without waiting: a deadline for each frame would wake the thread that waits for the network.
-func (c *Conn) sendNow() (n int, err error) {
+func (c *Conn) sendNow(rights []byte) (n int, err error) {
 	if closed := c.raw.Write(func(fd uintptr) bool {
-		n, err = unix.SendmsgN(int(fd), c.frame, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		n, err = unix.SendmsgN(int(fd), c.frame, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		return true
 	}); closed != nil {
 		return 0, closed
@@ -116,6 +128,63 @@ func (c *Conn) Receive(buffer []byte) (any, error) {
 		return nil, err
 	}
 	return body, nil
+}
+
+// ReceiveFile is Receive for the worker: a ChannelOpen brings a descriptor, which is the caller's then, and no
+// other frame does. What else was passed is closed. (The kernel drops descriptors for which Receive gives no room.)
+func (c *Conn) ReceiveFile(buffer []byte) (body any, file *os.File, err error) {
+	n, passed, err := c.receiveMessage(buffer[:FrameMax+1])
+	if err == nil {
+		body, err = Parse(buffer[:n])
+	}
+	_, wants := body.(*ChannelOpen)
+	if err == nil && (wants != (len(passed) == 1) || len(passed) > 1) {
+		err = fmt.Errorf("%w: %d descriptors", ErrFrame, len(passed))
+	}
+	if err != nil {
+		for _, fd := range passed {
+			unix.Close(fd)
+		}
+		c.socket.Close()
+		return nil, nil, err
+	}
+	if wants {
+		file = os.NewFile(uintptr(passed[0]), "channel")
+	}
+	return body, file, nil
+}
+
+// passedMax is room for more descriptors than are allowed, so that surplus ones are seen.
+const passedMax = 4
+
+func (c *Conn) receiveMessage(buffer []byte) (n int, passed []int, err error) {
+	var control [64]byte // CmsgSpace(passedMax * 4) is less
+	length, flags := 0, 0
+	closed := c.raw.Read(func(fd uintptr) bool {
+		n, length, flags, err = receive(int(fd), buffer, control[:unix.CmsgSpace(passedMax*4)])
+		return err != unix.EAGAIN
+	})
+	if err == nil {
+		err = closed
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if length > 0 {
+		messages, _ := unix.ParseSocketControlMessage(control[:length])
+		for i := range messages {
+			if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
+				passed = append(passed, rights...)
+			}
+		}
+	}
+	switch {
+	case flags&unix.MSG_CTRUNC != 0:
+		err = ErrFrame // the kernel has closed those that found no room
+	case n == 0 && length == 0:
+		err = io.EOF
+	}
+	return n, passed, err
 }
 
 // Close ends the connection. It may be called twice and from any goroutine.

@@ -14,12 +14,21 @@
 // Request asks meshd for the workload's own key-value space or about a stream to another module, Answers carry
 // the same id; a snapshot has several. A Metric needs no answer. Hello is the first frame of the worker.
 //
+// A Channel is a way for invocations of one client straight to a worker, without meshd in between: ChannelOpen
+// brings the worker its end, a descriptor, and ChannelEnd says that it is over. On it only Invocations and
+// Results travel. meshd makes it for a client that may invoke anything, and ends it (EndChannel) with that
+// client's connection, with the instance, and with its own connection to the worker.
+//
 // A stream belongs to the connection over which it was opened: meshd ends it when that ends, and a worker with
 // a new connection forgets it. Data is asked for, never pushed, so who does not read holds the other end back.
 package invoke
 
-// Version of the protocol; Hello carries it.
-const Version = 1
+// Version of the protocol; Hello carries it. Workers outlive meshd, so meshd takes those of every version.
+const (
+	Version         = 2
+	versionFirst    = 1
+	versionChannels = 2 // from it on a worker takes channels
+)
 
 // Bounds of the protocol.
 const (
@@ -42,6 +51,10 @@ const (
 	InvocationsMax = 64
 	RequestsMax    = 16
 
+	// ChannelsMax is how many channels one worker has at most. Each has one invocation under way, and what its
+	// socket holds waiting.
+	ChannelsMax = 16
+
 	// WritesPerSecond and KeysMax bound what one workload writes on one cell, and owns (F19).
 	WritesPerSecond = 10
 	KeysMax         = 1000
@@ -61,12 +74,14 @@ type Kind uint8
 
 // Kinds of frames.
 const (
-	KindInvocation Kind = 1 // to the worker
-	KindAnswer     Kind = 2 // to the worker
-	KindHello      Kind = 16
-	KindResult     Kind = 17
-	KindRequest    Kind = 18
-	KindMetric     Kind = 19
+	KindInvocation  Kind = 1 // to the worker
+	KindAnswer      Kind = 2 // to the worker
+	KindChannelOpen Kind = 3 // to the worker, with a descriptor
+	KindHello       Kind = 16
+	KindResult      Kind = 17
+	KindRequest     Kind = 18
+	KindMetric      Kind = 19
+	KindChannelEnd  Kind = 20
 )
 
 // Error numbers in results and answers. They follow errno.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 )
 
 // ErrFrame means that a frame is not of this protocol: end the connection.
@@ -14,8 +15,14 @@ const headerSize = 9
 
 // Hello is the first frame of a worker.
 type Hello struct {
+	Version       uint64 // of the worker; 0 when it is sent = this one
 	Style         Style
 	Deterministic bool
+}
+
+// TakesChannels reports whether a worker can be sent a ChannelOpen.
+func (h *Hello) TakesChannels() bool {
+	return h.Version >= versionChannels && h.Style == StyleFunctions
 }
 
 // Invocation asks for one call.
@@ -61,6 +68,15 @@ type Answer struct {
 	Value []byte
 }
 
+// ChannelOpen hands the worker its end of a channel, the descriptor that comes with the frame.
+type ChannelOpen struct{ ID uint64 }
+
+// ChannelEnd says that a channel is over, and how many invocations came through it.
+type ChannelEnd struct {
+	ID          uint64
+	Invocations uint64
+}
+
 // Metric is a value that the module wants people to see.
 type Metric struct {
 	Name  string
@@ -71,8 +87,8 @@ func appendHeader(dst []byte, kind Kind, id uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, byte(kind)), id)
 }
 
-// Parse reads any frame: *Hello, *Invocation, *Result, *Request, *Answer or *Metric. What it returns
-// points into frame.
+// Parse reads any frame: *Hello, *Invocation, *Result, *Request, *Answer, *Metric, *ChannelOpen or
+// *ChannelEnd. What it returns points into frame.
 func Parse(frame []byte) (any, error) {
 	if len(frame) < headerSize || len(frame) > FrameMax {
 		return nil, ErrFrame
@@ -93,6 +109,10 @@ func Parse(frame []byte) (any, error) {
 		body = r.answer(id)
 	case KindMetric:
 		body = r.metric(id)
+	case KindChannelOpen:
+		body = &ChannelOpen{ID: id}
+	case KindChannelEnd:
+		body = &ChannelEnd{ID: id, Invocations: r.u64()}
 	default:
 		return nil, ErrFrame
 	}
@@ -161,7 +181,11 @@ func (r *reader) remaining(limit int) []byte {
 
 // Append adds the frame.
 func (h *Hello) Append(dst []byte) []byte {
-	return append(appendHeader(dst, KindHello, Version), byte(h.Style), flag(h.Deterministic))
+	version := h.Version
+	if version == 0 {
+		version = Version
+	}
+	return append(appendHeader(dst, KindHello, version), byte(h.Style), flag(h.Deterministic))
 }
 
 func flag(b bool) byte {
@@ -172,10 +196,26 @@ func flag(b bool) byte {
 }
 
 func (r *reader) hello(version uint64) *Hello {
-	h := &Hello{Style: Style(r.u8()), Deterministic: r.boolean()}
-	r.need(version == Version && (h.Style == StyleFunctions || h.Style == StyleService))
+	h := &Hello{Version: version, Style: Style(r.u8()), Deterministic: r.boolean()}
+	r.need(version >= versionFirst && version <= Version && (h.Style == StyleFunctions || h.Style == StyleService))
 	return h
 }
+
+// Patience is how long a worker may take to answer an invocation: it has to end it itself at its deadline, but
+// others may wait in it before this one, each with a deadline of its own, and deterministic ones are measured by
+// fuel, not time.
+func (v *Invocation) Patience() time.Duration {
+	milliseconds := v.Milliseconds
+	if milliseconds == 0 {
+		milliseconds = DeadlineDefaultMilliseconds
+	}
+	return patienceFactor*time.Duration(milliseconds)*time.Millisecond + patienceSlack
+}
+
+const (
+	patienceFactor = 12
+	patienceSlack  = 5 * time.Second
+)
 
 // Check reports why an invocation cannot be sent, nil if it can.
 func (v *Invocation) Check() error {
@@ -333,6 +373,14 @@ func ValidMetricName(name string) bool {
 		}
 	}
 	return len(name) > 0 && len(name) <= MetricMax
+}
+
+// Append adds the frame.
+func (o *ChannelOpen) Append(dst []byte) []byte { return appendHeader(dst, KindChannelOpen, o.ID) }
+
+// Append adds the frame.
+func (e *ChannelEnd) Append(dst []byte) []byte {
+	return binary.BigEndian.AppendUint64(appendHeader(dst, KindChannelEnd, e.ID), e.Invocations)
 }
 
 // AppendPair adds one record of a snapshot.

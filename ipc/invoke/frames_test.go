@@ -14,7 +14,8 @@ import (
 
 func frames() []appender {
 	return []appender{
-		&Hello{Style: StyleService, Deterministic: true},
+		&Hello{Version: Version, Style: StyleService, Deterministic: true},
+		&Hello{Version: 1, Style: StyleFunctions},
 		&Invocation{ID: 1 << 60, Milliseconds: 1000, Clock: 7, Function: "add",
 			Arguments: [][]byte{[]byte("2"), {}, bytes.Repeat([]byte{0}, 40000)}},
 		&Invocation{ID: 2},
@@ -32,6 +33,8 @@ func frames() []appender {
 		&Answer{ID: 6, More: true, Siblings: 3, Value: []byte("v")},
 		&Answer{ID: 6, Errno: ErrorNotFound, Value: []byte{}},
 		&Metric{Name: "requests_total", Value: -1.5},
+		&ChannelOpen{ID: 8},
+		&ChannelEnd{ID: 8, Invocations: 1 << 40},
 	}
 }
 
@@ -54,7 +57,10 @@ func TestF142_FramesOutsideTheBoundsAreRefused(t *testing.T) {
 	for name, raw := range map[string][]byte{
 		"nothing":            {},
 		"unknown kind":       appendHeader(nil, 99, 1),
-		"another version":    append(appendHeader(nil, KindHello, 2), 1, 0),
+		"a later version":    append(appendHeader(nil, KindHello, Version+1), 1, 0),
+		"no version":         append(appendHeader(nil, KindHello, 0), 1, 0),
+		"a channel and more": append((&ChannelOpen{ID: 1}).Append(nil), 0),
+		"no count at an end": appendHeader(nil, KindChannelEnd, 1),
 		"no style":           append(appendHeader(nil, KindHello, Version), 3, 0),
 		"a flag of two":      append(appendHeader(nil, KindHello, Version), 1, 2),
 		"a longer frame":     append((&Hello{Style: StyleService}).Append(nil), 0),

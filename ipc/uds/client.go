@@ -55,9 +55,10 @@ type Client struct {
 	// long as they take.
 	Timeout time.Duration
 
-	mutex      sync.Mutex // guards connection and broken
+	mutex      sync.Mutex // guards what follows
 	connection net.Conn
-	input      *bufio.Reader // of connection
+	input      *bufio.Reader // of incoming
+	incoming   incoming
 	broken     error
 }
 
@@ -84,7 +85,9 @@ func Dial(path string) (*Client, error) {
 }
 
 func newClient(connection net.Conn) *Client {
-	return &Client{connection: connection, input: bufio.NewReader(connection)}
+	c := &Client{connection: connection, incoming: incoming{connection: connection}}
+	c.input = bufio.NewReader(&c.incoming)
+	return c
 }
 
 // Close ends the connection.
@@ -98,6 +101,32 @@ func (c *Client) Do(code Code, payload []byte) ([]byte, error) {
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	return c.do(code, payload)
+}
+
+// DoFile is Do for a reply that brings a descriptor, which is the caller's then. file is nil with an error.
+func (c *Client) DoFile(code Code, payload []byte) (reply []byte, file *os.File, err error) {
+	if len(payload) > RequestMax {
+		return nil, nil, fmt.Errorf("request of %d bytes: at most %d are possible", len(payload), RequestMax)
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.incoming.wanted = true
+	reply, err = c.do(code, payload)
+	c.incoming.wanted = false
+	file, c.incoming.file = c.incoming.file, nil
+	if err == nil && file == nil {
+		err = errors.New("the daemon's reply lacks its descriptor")
+	}
+	if err != nil && file != nil {
+		file.Close()
+		file = nil
+	}
+	return reply, file, err
+}
+
+// do sends a command and waits for its reply. The caller holds the lock.
+func (c *Client) do(code Code, payload []byte) ([]byte, error) {
 	if c.broken != nil {
 		return nil, c.broken
 	}

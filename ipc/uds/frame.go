@@ -28,6 +28,7 @@ const (
 	CodeStreamClose Code = 0x12 // as opened: StreamClose
 
 	CodeWasmInvoke  Code = 0x20 // w  package invoke, AppendCall -> AppendOutcome
+	CodeWasmChannel Code = 0x21 // w  name of the workload -> empty, with a descriptor: package invoke, Channel
 	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
 	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
 	CodeAcceptLoss  Code = 0x2a // w  empty -> empty

@@ -60,13 +60,14 @@ type CellInfo struct {
 	State          string   `json:"state"` // alive, suspect, dead, leaving, gone
 	Self           bool     `json:"self,omitempty"`
 	InPlacement    bool     `json:"in_placement"`
-	HeldSeconds    int      `json:"held_seconds,omitempty"` // back from the dead, counts fully after that
-	Drained        bool     `json:"drained,omitempty"`      // an operator wants it empty
-	Reach          string   `json:"reach"`                  // public, punched, relayed, unknown: what strangers can expect
-	Path           string   `json:"path,omitempty"`         // direct, punched, relayed, none: from this cell to it
-	Relay          string   `json:"relay,omitempty"`        // the cell a relayed path goes through
-	PathSeconds    float64  `json:"path_seconds"`           // age of the path, 0 = not known
-	PathAttempts   int      `json:"path_attempts"`          // to make it direct, begun by this cell
+	HeldSeconds    int      `json:"held_seconds,omitempty"`  // back from the dead, counts fully after that
+	Drained        bool     `json:"drained,omitempty"`       // an operator wants it empty
+	Reach          string   `json:"reach"`                   // public, punched, relayed, unknown: what strangers can expect
+	Path           string   `json:"path,omitempty"`          // direct, punched, relayed, none: from this cell to it
+	Relay          string   `json:"relay,omitempty"`         // the cell a relayed path goes through
+	PathSeconds    float64  `json:"path_seconds"`            // age of the path, 0 = not known
+	PathAttempts   int      `json:"path_attempts"`           // to make it direct, begun by this cell
+	PathSearched   bool     `json:"path_searched,omitempty"` // a punched path that was found by several sockets
 	RTTMicrosecond int64    `json:"rtt_us"`
 	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never
 	Version        string   `json:"version,omitempty"`

@@ -66,6 +66,7 @@ type Cell struct {
 	plan      *placement.Plan
 	seed      *join.Seed
 	nat       *nat.Traversal
+	sockets   Sockets // nil: the network has no further ones
 
 	reconciler *reconcile.Reconciler
 	views      views
@@ -124,6 +125,7 @@ type Cell struct {
 	replyTo      wire.CellID
 	replyAddress netip.AddrPort
 	replyVia     netip.AddrPort // the relay it came through, if the sender is no member
+	arrivedVia   int            // the further socket on which it came in, 0 = the cell's own
 
 	scratch  []byte // one outgoing datagram
 	payload  []byte // one outgoing payload
@@ -221,6 +223,7 @@ func (c *Cell) enter(cluster Cluster) {
 		Observed:  c.observedBy,
 		Direct:    func(now clock.Instant, m *member) bool { return c.nat.Direct(now, m) },
 		MayAccuse: func(now clock.Instant, m *member) bool { return c.nat.MayAccuse(now, m) },
+		Muted:     func(now clock.Instant) bool { return c.isolation.muted(c) },
 		Detour:    func(now clock.Instant, m *member) { c.detour(m) },
 	})
 	c.enterNetwork()
@@ -265,7 +268,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		c.countUnknown(header, err)
 		return
 	}
-	if header.Type == wire.TypeJoin || header.Type == wire.TypeJoinReply {
+	if (header.Type == wire.TypeJoin || header.Type == wire.TypeJoinReply) && c.arrivedVia == 0 {
 		c.receiveJoin(from, header, payload)
 		return
 	}
@@ -294,6 +297,10 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	}
 	if !c.vouched(header.Sender, from) {
 		c.guard.Received(now, from, len(datagram))
+	}
+	if c.arrivedVia != 0 && !c.nat.Arrived(now, c.arrivedVia, hop, from) {
+		c.counters.unsealed++
+		return
 	}
 	if header.Type.Relayable() || header.Type == wire.TypeRelayOffer {
 		c.receiveStream(from, header, payload, hop)

@@ -100,6 +100,7 @@ type Config struct {
 	ContactExtension []byte
 	AES              bool   // the processor has instructions for AES-GCM: streams use it with cells that have them too
 	Loopback         bool   // accept loopback contacts (tests, demo)
+	NoPortSearch     bool   // find no way through routers by many sockets, and help nobody to (F35)
 	Directory        string // for status
 	Driver           string // for status
 

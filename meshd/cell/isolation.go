@@ -6,6 +6,7 @@ import (
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/nat"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/swim"
 	"colloid.net/meshd/wire"
 )
 
@@ -34,30 +35,43 @@ func (s *isolationState) deadline() clock.Instant {
 	return s.until
 }
 
-// minority reports whether more than half of the members, this cell included, do not answer. The long
-// dead do not count as lost now.
+// silentMin is how many must be silent before the answers of few are held against them: as many as a cell asks in the
+// time until its first verdict. With three, bad weather makes whole cells doubt themselves ten times as often.
+const silentMin = 5
+
+// minority reports whether this cell is probably the one that is cut off: more than half of the members, this cell
+// included, do not answer, or more than half of those that it asked since it began to doubt somebody. The second
+// matters to large clusters and to neighbours that are cut off together: a cell asks one more every second, so while
+// most have not been asked yet nothing is known of them, and the first verdict is due after five seconds.
+//
+// The silence of those whom this cell cannot accuse (F36) says something about this cell all the same. But that it
+// suspects none of them says nothing: only their homes do. The long dead do not count as lost now.
 func (c *Cell) minority() bool {
-	if !c.detector.AnySuspected() {
+	since := c.detector.Doubted()
+	if since == 0 {
 		return c.detector.Isolated(c.now)
 	}
-	members, lost := 1, 0
+	lost, silent, answered, unknown := 0, 0, 1, 0 // it answers itself
 	for i := range c.members.Len() {
-		m := c.members.At(i)
-		switch {
+		switch m := c.members.At(i); {
 		case c.detector.Suspected(m.ID):
 			lost++
-			members++
-		case m.InService():
-			members++
+		case m.Answered >= since:
+			answered++
+		case !m.InService():
+		case swim.Silent(c.now, since, m):
+			silent++
+		case c.nat.MayAccuse(c.now, m):
+			unknown++
 		}
 	}
-	return lost*2 > members || c.detector.Isolated(c.now)
+	return lost > silent+answered+unknown || lost+silent >= silentMin && lost+silent > answered || c.detector.Isolated(c.now)
 }
 
-// mute reports whether an accusation must be kept private because this cell is the isolated one.
-func (s *isolationState) mute(c *Cell, status state.CellStatus) bool {
-	if status.Life != state.Suspect && status.Life != state.Dead {
-		return false
+// muted reports whether accusations must be kept private because this cell is the isolated one.
+func (s *isolationState) muted(c *Cell) bool {
+	if c.phase == Booting {
+		return false // it claims nothing then
 	}
 	if s.since == 0 && c.minority() {
 		s.begin(c)

@@ -24,7 +24,11 @@ func (c *Cell) enterNetwork() {
 		Self: c.config.Self, Random: c.config.Random, Members: c.members, Guard: c.guard,
 		Own: c.config.Addresses, Loopback: c.config.Loopback,
 		Nonce: c.config.Random.Uint32, Send: c.send, SendTo: c.sendAddress, Check: c.checkAddress,
-		Suspected: c.detector.Suspected,
+		Suspected: c.detector.Suspected, Recheck: c.recheckAddress, NoSearch: c.config.NoPortSearch,
+	}
+	c.sockets, _ = c.config.Network.(Sockets)
+	if c.sockets != nil {
+		options.OpenSocket, options.CloseSocket, options.SendVia = c.sockets.OpenSocket, c.sockets.CloseSocket, c.sendVia
 	}
 	if alternate, ok := c.config.Network.(Alternate); ok {
 		options.SendAlternate = func(id wire.CellID, to netip.AddrPort, kind wire.Type, nonce uint32, payload []byte) {
@@ -40,6 +44,9 @@ func (c *Cell) enterNetwork() {
 		for _, address := range c.joining.addresses {
 			options.Known = append(options.Known, address.Addr())
 		}
+	}
+	if c.nat != nil {
+		c.nat.Close()
 	}
 	c.nat = nat.New(options)
 	c.nat.SetMapped(c.mapped)
@@ -438,6 +445,7 @@ func (c *Cell) describePath(info *uds.CellInfo, m *member) {
 	report := c.nat.Report(c.now, m)
 	info.Path, info.PathAttempts = report.Kind.String(), report.Attempts
 	info.PathSeconds = report.Age.Seconds()
+	info.PathSearched = report.Searched
 	if report.Relay != 0 {
 		info.Relay = report.Relay.String()
 	}

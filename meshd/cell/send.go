@@ -97,6 +97,10 @@ func (c *Cell) transmit(address netip.AddrPort, datagram []byte) {
 func (c *Cell) emit(address netip.AddrPort, datagram []byte) {
 	c.counters.sent++
 	c.counters.sentBytes += uint64(len(datagram))
+	if socket := c.nat.SocketFor(address); socket != 0 {
+		c.sockets.SendVia(socket, address, datagram)
+		return
+	}
 	c.config.Network.Send(address, datagram)
 }
 
@@ -354,6 +358,12 @@ func (c *Cell) checkAddress(id wire.CellID, address netip.AddrPort) {
 		return
 	}
 	c.askAddress(id, address)
+}
+
+// recheckAddress is checkAddress that does not wait for the end of another check of the same cell.
+func (c *Cell) recheckAddress(id wire.CellID, address netip.AddrPort) {
+	c.checks.list = slices.DeleteFunc(c.checks.list, func(check addressCheck) bool { return check.id == id })
+	c.checkAddress(id, address)
 }
 
 // canCheck reports whether there is room for one more check and none of this cell is under way.

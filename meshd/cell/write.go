@@ -103,7 +103,7 @@ func (c *Cell) claim(_ clock.Instant, target wire.CellID, status state.CellStatu
 		c.restateSelf(status)
 		return
 	}
-	if c.phase == Booting || c.writes.raising != 0 || c.isolation.mute(c, status) {
+	if c.phase == Booting || c.writes.raising != 0 || c.isolation.muted(c) {
 		return
 	}
 	name := []byte(state.StatusKey(target))

@@ -37,6 +37,7 @@ type client struct {
 	busy    bool       // a request is being read or executed, or a reply written
 	idle    time.Time  // since when not busy
 	streams streams
+	files   []*passed
 }
 
 func newClient(s *Server, connection *net.UnixConn, who credentials, may level) *client {
@@ -53,7 +54,7 @@ func newClient(s *Server, connection *net.UnixConn, who credentials, may level) 
 func (c *client) idleSince() time.Time {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if c.busy || c.waiting > 0 || len(c.streams.open) > 0 {
+	if c.busy || c.waiting > 0 || c.streamCountLocked() > 0 {
 		return time.Time{}
 	}
 	return c.idle
@@ -70,6 +71,7 @@ func (c *client) setBusy(busy bool) {
 func (c *client) read() {
 	defer c.finish()
 	defer c.cancelStreams()
+	defer c.endFiles()
 	for {
 		code, payload, err := c.next()
 		if err != nil {
@@ -85,7 +87,12 @@ func (c *client) read() {
 			continue
 		}
 		response := c.server.execute(&c.who, c.may, uds.Code(code), payload)
-		ok := c.queue(frame(response))
+		ok := false
+		if response.File != nil {
+			ok = c.replyWithFile(response)
+		} else {
+			ok = c.queue(frame(response))
+		}
 		c.setBusy(false)
 		if !ok {
 			return
@@ -139,7 +146,7 @@ func (c *client) explain(err error) {
 func (c *client) queue(reply []byte) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if reply = c.writeNow(reply); len(reply) == 0 && !c.broken {
+	if reply = c.writeNow(reply, nil); len(reply) == 0 && !c.broken {
 		return true
 	}
 	// A single large reply is no offence; letting replies pile up is.
@@ -158,10 +165,10 @@ func (c *client) queue(reply []byte) bool {
 	return true
 }
 
-// writeNow writes as much of a reply as the socket takes at once, if nothing else waits: the writing goroutine
-// would have to be woken for it. It returns the rest. The caller holds the lock, which is free meanwhile; only
+// writeNow writes as much of a reply, with rights, as the socket takes at once, if nothing else waits: the writing
+// goroutine would have to be woken for it. It returns the rest. The caller holds the lock, which is free meanwhile; only
 // the reading goroutine queues replies.
-func (c *client) writeNow(reply []byte) (rest []byte) {
+func (c *client) writeNow(reply, rights []byte) (rest []byte) {
 	if c.raw == nil || c.broken || c.writing || c.sending || len(c.output) > 0 || len(c.streams.buffer) > 0 {
 		return reply
 	}
@@ -169,7 +176,7 @@ func (c *client) writeNow(reply []byte) (rest []byte) {
 	c.mutex.Unlock()
 	n, err := 0, error(nil)
 	failed := c.raw.Write(func(fd uintptr) bool {
-		n, err = unix.SendmsgN(int(fd), reply, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		n, err = unix.SendmsgN(int(fd), reply, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		return true
 	})
 	c.mutex.Lock()

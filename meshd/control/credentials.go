@@ -124,6 +124,7 @@ var levels = map[uds.Code]level{
 	uds.CodeDoor:    levelWrite,
 
 	uds.CodeWasmInvoke:  levelWrite,
+	uds.CodeWasmChannel: levelWrite,
 	uds.CodeDrain:       levelWrite,
 	uds.CodeEnvironment: levelWrite,
 	uds.CodeAcceptLoss:  levelWrite,

@@ -138,7 +138,8 @@ func TestEveryCommandHasALevel(t *testing.T) {
 		uds.CodeHello: levelRead, uds.CodeStatus: levelRead, uds.CodeGet: levelRead, uds.CodeList: levelRead,
 		uds.CodePeers: levelRead, uds.CodeExplain: levelRead, uds.CodeSet: levelWrite, uds.CodeDelete: levelWrite,
 		uds.CodeResolve: levelWrite, uds.CodeConnect: levelWrite, uds.CodeLeave: levelWrite,
-		uds.CodeForget: levelWrite, uds.CodeDoor: levelWrite,
+		uds.CodeForget: levelWrite, uds.CodeDoor: levelWrite, uds.CodeWasmInvoke: levelWrite,
+		uds.CodeWasmChannel: levelWrite,
 	} {
 		if levels[code] != want {
 			t.Errorf("command %#x: level %d, want %d", byte(code), levels[code], want)

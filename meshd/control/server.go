@@ -34,6 +34,10 @@ type Response struct {
 	Payload []byte
 	Errno   uint16
 	Text    string
+	// File goes to the client with the reply. It stays the handler's, who is told by Ended when the client's
+	// connection has ended, or the reply could not be sent.
+	File  *os.File
+	Ended func()
 }
 
 // Handler executes a request. It is called from a client's goroutine and may block; the context ends
@@ -321,7 +325,7 @@ const invokeLinesPerSecond = 10
 // note logs a change (F135). Invocations beyond invokeLinesPerSecond are counted in the next line about one.
 func (s *Server) note(who *credentials, code uds.Code, payload []byte) {
 	more := ""
-	if code == uds.CodeWasmInvoke {
+	if code == uds.CodeWasmInvoke || code == uds.CodeWasmChannel {
 		s.mutex.Lock()
 		now := time.Now()
 		if now.Sub(s.invokeSecond) >= time.Second {
@@ -393,6 +397,8 @@ func describe(code uds.Code, payload []byte) string {
 			return fmt.Sprintf("invoke %q of %q", call.Function, name)
 		}
 		return "invoke"
+	case uds.CodeWasmChannel:
+		return fmt.Sprintf("channel to %.80q", payload)
 	case uds.CodeDoor:
 		return fmt.Sprintf("door %x", payload[:min(len(payload), 1)])
 	}

@@ -251,11 +251,14 @@ func (c *client) streamRoom(s *sink) string {
 	return ""
 }
 
+// streamCount counts streams and what else makes a client stay: descriptors that end with its connection.
 func (c *client) streamCount() int {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	return len(c.streams.open)
+	return c.streamCountLocked()
 }
+
+func (c *client) streamCountLocked() int { return len(c.streams.open) + len(c.files) }
 
 // streaming counts the clients that have streams open.
 func (s *Server) streaming() int {

@@ -48,9 +48,11 @@ type Options struct {
 	SupplyFD  int              // -1: not started by the launcher
 	// PortMapping lets the daemon ask the host's router for an open port.
 	PortMapping bool
-	Quiet       bool                            // log nothing (benchmarks)
-	Observe     func(c *cell.Cell, name []byte) // see cell.Config
-	Reactor     reactor.Options                 // sizes; Bind and Driver are set from the fields above
+	// NoPortSearch keeps the cell from finding ways through routers by many sockets.
+	NoPortSearch bool
+	Quiet        bool                            // log nothing (benchmarks)
+	Observe      func(c *cell.Cell, name []byte) // see cell.Config
+	Reactor      reactor.Options                 // sizes; Bind and Driver are set from the fields above
 }
 
 // ErrLeft means that the cell left its cluster on an operator's command; the daemon has nothing to do.
@@ -272,7 +274,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
 		Joining: loaded.Joining, Lost: loaded.Lost, Renewed: loaded.Renewed,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
-		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES,
+		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES, NoPortSearch: d.options.NoPortSearch,
 		Directory: d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
@@ -306,8 +308,11 @@ func (d *Daemon) stored(ticket uint64, err error) {
 
 // handle carries one request of the command socket to the cell and waits for its answer.
 func (d *Daemon) handle(ctx context.Context, request control.Request) control.Response {
-	if request.Code == uds.CodeWasmInvoke {
+	switch request.Code {
+	case uds.CodeWasmInvoke:
 		return d.workers.invoke(ctx, request.Payload)
+	case uds.CodeWasmChannel:
+		return d.workers.openChannel(request)
 	}
 	answer := make(chan cell.Response, 1)
 	translated := cell.Request{
@@ -347,6 +352,13 @@ func (h *handler) Datagram(from netip.AddrPort, _ netip.Addr, datagram []byte) {
 	h.cell.Receive(h.reactor.Now(), from, datagram)
 }
 
+// DatagramVia takes what came in on a further socket of a search (F35).
+func (h *handler) DatagramVia(socket int, from netip.AddrPort, _ netip.Addr, datagram []byte) {
+	if h.started {
+		h.cell.ReceiveVia(h.reactor.Now(), socket, from, datagram)
+	}
+}
+
 func (h *handler) Wake() { h.inbox.run() }
 
 func (h *handler) Tick() {
@@ -373,4 +385,7 @@ func (h *handler) SendFailed(to netip.AddrPort, reason unix.Errno) {
 	}
 }
 
-var _ reactor.SendObserver = (*handler)(nil)
+var (
+	_ reactor.SendObserver  = (*handler)(nil)
+	_ reactor.SocketHandler = (*handler)(nil)
+)

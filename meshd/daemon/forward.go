@@ -68,7 +68,7 @@ func (w *workers) forward(ctx context.Context, name string, call *invoke.Invocat
 	request := invoke.AppendCall(nil, name, call)
 	for _, host := range hosts[:min(len(hosts), forwardTries)] {
 		var again bool
-		if r, again = w.forwardTo(ctx, host, name, request, patienceOf(call)+forwardPatience); !again {
+		if r, again = w.forwardTo(ctx, host, name, request, call.Patience()+forwardPatience); !again {
 			break
 		}
 	}

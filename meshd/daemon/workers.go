@@ -23,9 +23,6 @@ const (
 	attachRetry = time.Second
 	// attachPatience is how long an asked-for connection may take before it is asked for again.
 	attachPatience = 5 * time.Second
-	// invokePatience is what an invocation may take beyond its deadline before the worker is given up: it has
-	// to end it itself, and deterministic ones are measured by fuel, not time.
-	invokePatience = 12
 	// guardInterval is how often invocations are looked at that may have waited too long.
 	guardInterval = time.Second
 )
@@ -48,6 +45,7 @@ type workers struct {
 	byInstance map[reconcile.InstanceID]*worker
 	accounts   map[string]*account // by workload
 	guarded    bool                // expire will run
+	channels   int                 // of all workers
 }
 
 // waiter is who waits for a result, and until when.
@@ -67,9 +65,13 @@ type worker struct {
 	channel      uint64 // of the connection that was asked for, 0 = none is
 	conn         *invoke.Conn
 	connected    bool // its Hello has come
+	// takesChannels: its version and its module do.
+	takesChannels bool
 
-	nextID   uint64
+	nextID   uint64 // of invocations and channels
 	pending  map[uint64]waiter
+	channels map[uint64]*channel
+	ended    endedChannels
 	requests int               // under way
 	seen     map[string][]byte // what the last read of each key saw (F148)
 
@@ -98,8 +100,8 @@ func (w *workers) observe(actual *reconcile.Actual) {
 	}
 	fresh := &worker{
 		id: actual.ID, pid: actual.PID, ticks: actual.StartTicks, name: state.WorkloadName(actual.Key),
-		capabilities: spec.Capabilities, pending: map[uint64]waiter{}, seen: map[string][]byte{},
-		streams: map[uint16]*moduleStream{},
+		capabilities: spec.Capabilities, pending: map[uint64]waiter{}, channels: map[uint64]*channel{},
+		seen: map[string][]byte{}, streams: map[uint16]*moduleStream{},
 	}
 	w.mutex.Lock()
 	w.byInstance[actual.ID] = fresh
@@ -142,6 +144,10 @@ func (w *workers) disconnect(old *worker) *invoke.Conn {
 	for id, waiting := range old.pending {
 		delete(old.pending, id)
 		close(waiting.result)
+	}
+	for id, c := range old.channels {
+		delete(old.channels, id)
+		w.shutChannel(c)
 	}
 	return conn
 }
@@ -270,7 +276,7 @@ func (w *workers) take(to *worker, conn *invoke.Conn, body any) bool {
 	if hello, is := body.(*invoke.Hello); is != !to.connected {
 		return false // the first frame is a Hello and no other is
 	} else if is {
-		to.connected = hello != nil
+		to.connected, to.takesChannels = true, hello.TakesChannels()
 		return true
 	}
 	switch frame := body.(type) {
@@ -293,6 +299,9 @@ func (w *workers) take(to *worker, conn *invoke.Conn, body any) bool {
 		return true
 	case *invoke.Metric:
 		w.measure(to, frame)
+		return true
+	case *invoke.ChannelEnd:
+		w.channelEnded(to, frame)
 		return true
 	}
 	return false
@@ -325,7 +334,7 @@ func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, 
 	best.nextID++
 	v.ID = best.nextID
 	result = make(chan *invoke.Result, 1)
-	best.pending[v.ID] = waiter{result, time.Now().Add(patienceOf(v))}
+	best.pending[v.ID] = waiter{result, time.Now().Add(v.Patience())}
 	w.guard()
 	return best.conn, best, result, 0
 }
@@ -360,12 +369,6 @@ func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (
 	}
 	w.giveUp(from, v.ID)
 	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the daemon is stopping")}, 0
-}
-
-// patienceOf is how long a worker may take to answer. Others may wait in it before this invocation, each with
-// a deadline of its own.
-func patienceOf(v *invoke.Invocation) time.Duration {
-	return invokePatience*time.Duration(v.Milliseconds)*time.Millisecond + attachPatience
 }
 
 // guard looks after invocations that no worker answers, as long as there are any. A timer for each would wake

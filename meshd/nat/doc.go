@@ -15,9 +15,10 @@
 //
 // Peers that need no help have no path: they are dialled as ever, at no cost. An attempt asks up to three
 // coordinators, the peer's homes first; each tells both sides where it sees the other, and both send
-// PUNCH_SYN at 0, 50, 100, 200 and 400 ms. An address counts once it has echoed a nonce (F155), which the
+// PUNCH_SYN at 0, 50, 100, 200 and 400 ms. Where that is in vain because one router uses another port for each
+// destination and the other filter looks at ports, a search by several sockets follows (search.go). An address counts once it has echoed a nonce (F155), which the
 // caller checks.
 //
 // A Traversal is a sans-IO state machine of one goroutine. It keeps a small record for each member that
-// needs help, at most 128 direct ones of them open, and at most 32 attempts at a time; further ones wait.
+// needs help, at most 128 direct ones of them open, and at most 32 attempts and one search at a time; further ones wait.
 package nat

@@ -206,23 +206,6 @@ func TestF35_FiveSynsAtTheirMoments(t *testing.T) {
 	}
 }
 
-// Two cells that answer each other's PUNCH_SYN stop after a few (F14, F35).
-func TestF35_SynsDoNotGoRoundForEver(t *testing.T) {
-	b := newBench("192.168.1.10:12421")
-	m := b.member(2, "203.0.113.2:1", wire.ReachPunched, 1)
-	from := at("203.0.113.2:2000")
-	for range 100 {
-		b.guard.Received(b.now, from, 48)
-		b.Receive(b.now, m, from, wire.Header{Type: wire.TypePunchSyn}, wire.AppendPunchSyn(nil, 5))
-	}
-	if sent := b.take(); len(sent) > len(synOffsets) {
-		t.Errorf("%d answers to one rendezvous", len(sent))
-	}
-	if len(b.checked) == 0 {
-		t.Error("the address was not checked")
-	}
-}
-
 // An open path that nobody answers on is doubted after a second and given up after five; meanwhile everything
 // goes both ways (F36).
 func TestF36_SilentPathIsDoubtedThenLost(t *testing.T) {

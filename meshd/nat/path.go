@@ -55,13 +55,22 @@ type Path struct {
 	relayHeard   clock.Instant
 	relayChanged clock.Instant
 
-	answered uint64 // rendezvous of the last PUNCH_SYN answered outside an attempt of this cell
-	answers  int    // to it
-	wanted   bool   // somebody wants an attempt
+	answered clock.Instant // last PUNCH_SYN that was no target's of an attempt of this cell, see answersMax
+	answers  int           // to such since the last time without them
+	wanted   bool          // somebody wants an attempt
 	attempt  *attempt
-	tries    int           // attempts without success
-	again    clock.Instant // earliest next one
-	Attempts int           // begun by this cell since the path is known
+
+	failed      clock.Instant  // last attempt in which both sent in vain, 0 = none since it was open
+	searchAgain clock.Instant  // earliest next search by this cell
+	searched    clock.Instant  // last one that began, on either side; 0 = none
+	refusals    int            // since then
+	found       netip.AddrPort // the address that the last one led to
+
+	firstWanted clock.Instant // when an attempt was wanted first, 0 = never
+	unanswered  int           // attempts in a row for which no coordinator answered
+	tries       int           // attempts without success
+	again       clock.Instant // earliest next one
+	Attempts    int           // begun by this cell since the path is known, as far as a coordinator answered
 }
 
 // path returns the record of a member, making one.
@@ -122,7 +131,7 @@ func (t *Traversal) Route(now clock.Instant, m *overlay.Member) Route {
 	}
 	relay := t.relayFor(now, p, m)
 	if !open && relay != 0 {
-		p.wanted = p.again <= now && p.attempt == nil && t.mayPunch(m)
+		p.wanted = p.again <= now && p.attempt == nil && t.mayPunch(now, p, m)
 	}
 	return Route{Direct: open || relay == 0, Relay: relay}
 }
@@ -270,7 +279,8 @@ func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
 	if !p.open(now) {
 		p.since = now
 	}
-	p.proven, p.asked, p.blocked, p.tries, p.wanted = now, 0, 0, 0, false
+	p.proven, p.asked, p.blocked, p.failed, p.tries, p.wanted = now, 0, 0, 0, 0, false
+	t.foundBySearch(now, p, m)
 }
 
 // settledFor is how long a path must be left alone after it opened: further PUNCH_SYN of the same attempt
@@ -346,7 +356,7 @@ func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open
 		t.stats.Lost++
 		return
 	}
-	home := t.isHome(p.ID) || m.HasHome(t.options.Self)
+	home := t.isHome(p.ID) || m.HasHome(t.options.Self) || t.keeps(p.ID)
 	if !home && (now.Sub(p.used) >= usedFor || *open >= openMax) {
 		return
 	}
@@ -393,7 +403,8 @@ type Report struct {
 	Kind     Kind
 	Relay    wire.CellID
 	Age      time.Duration // since the path is as it is; 0 = not known
-	Attempts int           // to make it direct, begun here
+	Attempts int           // to make it direct, begun here, as far as a coordinator answered
+	Searched bool          // it was found by a search for a port
 }
 
 // local reports whether a member that needs help is reached without any: on a network of this cell.
@@ -418,6 +429,7 @@ func (t *Traversal) Report(now clock.Instant, m *overlay.Member) Report {
 		r.Kind = KindDirect
 	case p.open(now) && !t.local(m):
 		r.Kind, r.Age = KindPunched, now.Sub(p.since)
+		r.Searched = p.found.IsValid() && p.found == m.Address
 	case p.open(now):
 		r.Kind, r.Age = KindDirect, now.Sub(p.since)
 	case p.relay != 0:

@@ -15,7 +15,8 @@ import (
 const (
 	// attemptsMax bounds the attempts under way; further ones wait.
 	attemptsMax = 32
-	// coordinatorsMax are asked one after the other.
+	// coordinatorsMax are asked one after the other, fewer again and again: a question, an answer or what it starts
+	// may be lost, and cells that came a moment ago do not know of each other.
 	coordinatorsMax = 3
 	// coordinatorWait is how long an attempt waits for the coordinator's answer.
 	coordinatorWait = 1200 * time.Millisecond
@@ -23,9 +24,20 @@ const (
 	punchWait = 2 * time.Second
 	// targetsMax bounds the addresses tried at once.
 	targetsMax = 4
+	// classPatience is how long a cell may take to find out its class. It takes about 8 s.
+	classPatience = 20 * time.Second
+	// unansweredMin is the first pause after no coordinator answered: a cell that came a moment ago is unknown to
+	// some of them. Nothing was tried, so it counts for nothing, and doubles up to againMin.
+	unansweredMin = 2 * time.Second
 	// againMin and againMax bound the pause after a failed attempt.
 	againMin = 15 * time.Second
 	againMax = 10 * time.Minute
+	// answersMax bounds the PUNCH_SYN answered outside an attempt of this cell until there were none for answersQuiet:
+	// as many as two cells send that both ask every coordinator. An answer looks like what it answers, so between two
+	// cells that do not have each other's address among their targets it is answered, too. Counting per rendezvous
+	// would end nothing: of two that are under way at once each would begin the count of the other anew.
+	answersMax   = 2 * coordinatorsMax * len(synOffsets)
+	answersQuiet = 10 * time.Second
 	// exchangeFresh is how recently a coordinator must have heard a cell to know its mapping.
 	exchangeFresh = 25 * time.Second
 )
@@ -36,19 +48,31 @@ var synOffsets = [...]time.Duration{0, 50 * time.Millisecond, 100 * time.Millise
 
 // attempt is one try to reach a cell directly.
 type attempt struct {
-	rendezvous   uint64
-	ours         bool // this cell began it
-	coordinators [coordinatorsMax]wire.CellID
-	known, asked int
-	begun        clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
-	syns         int
-	targets      [targetsMax]netip.AddrPort
-	count        int
-	next         clock.Instant
+	rendezvous uint64
+	ours       bool          // this cell began it
+	counted    bool          // a coordinator answered, so the two have tried
+	asked      int           // coordinators
+	begun      clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
+	syns       int
+	targets    [targetsMax]netip.AddrPort
+	count      int
+	next       clock.Instant
 }
 
-// mayPunch reports whether an attempt has any chance.
-func (t *Traversal) mayPunch(m *overlay.Member) bool {
+// mayPunch reports whether an attempt has any chance, and whether it is time for it: where one router uses another port
+// for each destination, what helps depends on the other one, so for a while its class is waited for.
+func (t *Traversal) mayPunch(now clock.Instant, p *Path, m *overlay.Member) bool {
+	if p.firstWanted == 0 {
+		p.firstWanted = now
+	}
+	class := t.Class()
+	if class != m.Reach && min(class, m.Reach) == wire.ReachUnknown && max(class, m.Reach) == wire.ReachRelayed &&
+		now.Sub(p.firstWanted) < classPatience {
+		return false
+	}
+	if p.failed != 0 && t.searchable(m) && now.Sub(p.failed) < searchPatience {
+		return false // that is what the search is for
+	}
 	if t.Class() == wire.ReachRelayed && m.Reach == wire.ReachRelayed {
 		return sameRouter(t.Candidates(make([]state.Candidate, 0, state.CandidatesMax)), m.Candidates)
 	}
@@ -78,7 +102,7 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 	case p.open(now):
 		t.endAttempt(p)
 	default:
-		if a.ours {
+		if a.ours && !t.searchable(m) { // other coordinators would tell the same
 			a.begun, a.syns, a.count = 0, 0, 0
 			t.askNext(now, p)
 			return
@@ -88,17 +112,19 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 }
 
 func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) {
-	a := &attempt{ours: true}
+	p.attempt = &attempt{ours: true}
+	t.attempts++
+	t.askNext(now, p)
+}
+
+// coordinators are the homes of a member and those of this cell, as far as they are reached straight.
+func (t *Traversal) coordinators(now clock.Instant, m *overlay.Member) (list [coordinatorsMax]wire.CellID, known int) {
 	add := func(id wire.CellID) {
-		for _, have := range a.coordinators[:a.known] {
-			if have == id {
-				return
-			}
-		}
 		c := t.options.Members.Get(id)
-		if a.known < coordinatorsMax && id != m.ID && c != nil && c.InService() && t.direct(now, c) && !t.suspected(id) {
-			a.coordinators[a.known] = id
-			a.known++
+		if known < coordinatorsMax && !slices.Contains(list[:known], id) && id != m.ID && c != nil && c.InService() &&
+			t.direct(now, c) && !t.suspected(id) {
+			list[known] = id
+			known++
 		}
 	}
 	for _, home := range m.Homes {
@@ -107,26 +133,23 @@ func (t *Traversal) beginAttempt(now clock.Instant, p *Path, m *overlay.Member) 
 	for _, home := range t.Homes() {
 		add(home)
 	}
-	if a.known == 0 {
-		t.fail(now, p)
-		return
-	}
-	p.attempt = a
-	t.attempts++
-	p.Attempts++
-	t.stats.Attempts++
-	t.askNext(now, p)
+	return list, known
 }
 
 // askNext asks the next coordinator, or gives up.
 func (t *Traversal) askNext(now clock.Instant, p *Path) {
 	a := p.attempt
 	m := t.options.Members.Get(p.ID)
-	if a.asked >= a.known || !a.ours || m == nil {
+	if a.asked >= coordinatorsMax || !a.ours || m == nil {
 		t.fail(now, p)
 		return
 	}
-	coordinator := a.coordinators[a.asked]
+	list, known := t.coordinators(now, m) // anew: more may be known by now
+	if known == 0 {
+		t.fail(now, p)
+		return
+	}
+	coordinator := list[a.asked%known]
 	a.asked++
 	a.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
 	a.next = now.Add(coordinatorWait)
@@ -143,9 +166,17 @@ func (t *Traversal) askNext(now clock.Instant, p *Path) {
 
 // fail ends an attempt without success.
 func (t *Traversal) fail(now clock.Instant, p *Path) {
+	a := p.attempt
 	t.endAttempt(p)
+	if a == nil || a.begun == 0 && !a.counted {
+		pause := min(unansweredMin<<min(p.unanswered, 10), againMin)
+		p.unanswered++
+		p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
+		return
+	}
 	pause := min(againMin<<min(p.tries, 10), againMax)
 	p.tries++
+	p.unanswered, p.failed = 0, now
 	p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
 }
 
@@ -187,6 +218,10 @@ func (t *Traversal) Receive(now clock.Instant, sender *overlay.Member, from neti
 			t.punch(now, sender, request)
 		case wire.PunchDialGo:
 			t.callBack(now, sender, request)
+		case wire.PunchSearch:
+			t.coordinate(now, sender, from, request, wire.PunchSearchGo)
+		default:
+			t.receiveSearch(now, sender, request)
 		}
 	case wire.TypePunchSyn:
 		if rendezvous, err := wire.ParsePunchSyn(payload); err == nil && from.IsValid() {
@@ -203,6 +238,9 @@ func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from ne
 		return
 	}
 	observed := wire.Contact{ID: asker.ID, Address: from, Reach: asker.Reach, Flags: kind}
+	if asker.NeedsHelp() && asker.Reach == wire.ReachUnknown {
+		observed.Reach = wire.ReachPunched // the other one may not have heard yet that it needs help
+	}
 	if observed.Check(t.wireOptions()) != nil {
 		return
 	}
@@ -214,13 +252,13 @@ func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from ne
 	}
 	m := t.options.Members.Get(request.Target.ID)
 	if m == nil || !m.InService() || m.ID == asker.ID || !t.direct(now, m) ||
-		m.NeedsHelp() && now.Sub(m.Heard) >= exchangeFresh {
+		m.NeedsHelp() && now.Sub(m.Heard) >= exchangeFresh || kind == wire.PunchSearchGo && !searchSensible(asker, m) {
 		t.stats.Refused++
 		return
 	}
 	toTarget := wire.PunchReq{Target: observed, Rendezvous: request.Rendezvous}
 	t.options.Send(m.ID, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toTarget))
-	if kind != wire.PunchGo {
+	if kind == wire.PunchDialGo {
 		return
 	}
 	toAsker := wire.PunchReq{
@@ -248,7 +286,11 @@ func (t *Traversal) call(id wire.CellID, to netip.AddrPort, rendezvous uint64) {
 // anywhere, so how often is limited (F14).
 func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, request wire.PunchReq) {
 	m := t.options.Members.Get(request.Target.ID)
-	if m == nil || !m.InService() || !m.NeedsHelp() && !t.Restricted() || t.keepsApart(now, m.ID) {
+	helpless := request.Target.Reach >= wire.ReachPunched
+	if m != nil && m.ID == t.reserved && helpless {
+		t.reserved = 0 // it cannot show that strangers get through
+	}
+	if m == nil || !m.InService() || !m.NeedsHelp() && !helpless && !t.Restricted() || t.keepsApart(now, m.ID) {
 		return
 	}
 	p := t.path(m.ID) // it may be open on this side and lost on the other, whose router has a new port
@@ -271,6 +313,11 @@ func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, reques
 		a = &attempt{}
 		p.attempt = a
 		t.attempts++
+	}
+	if a.ours && !a.counted {
+		a.counted = true
+		p.Attempts++
+		t.stats.Attempts++
 	}
 	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
 	t.addTargets(a, m, request.Target.Address)
@@ -322,7 +369,7 @@ func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.
 	if !m.NeedsHelp() && !t.Restricted() {
 		return
 	}
-	if t.Settled(now, m) && m.Address != from {
+	if t.searchHit(now, m, from, rendezvous) || t.Settled(now, m) && m.Address != from {
 		return
 	}
 	const size = wire.HeaderSize + wire.PunchSynSize + wire.TrailerSize
@@ -336,10 +383,11 @@ func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.
 	if a := p.attempt; a != nil && slices.Contains(a.targets[:a.count], from) {
 		return // it gets one of the five anyway
 	}
-	if p.answered != rendezvous {
-		p.answered, p.answers = rendezvous, 0
+	if now.Sub(p.answered) >= answersQuiet {
+		p.answers = 0
 	}
-	if p.answers++; p.answers <= len(synOffsets) && t.options.Guard.AllowSend(now, from, size) {
+	p.answered = now
+	if p.answers++; p.answers <= answersMax && t.options.Guard.AllowSend(now, from, size) {
 		t.options.SendTo(m.ID, from, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], rendezvous))
 	}
 }

@@ -34,6 +34,15 @@ type Options struct {
 	SendAlternate func(to wire.CellID, address netip.AddrPort, t wire.Type, nonce uint32, payload []byte)
 	// Check asks an address for the echo of a nonce; if it comes, the caller calls Confirmed.
 	Check func(id wire.CellID, address netip.AddrPort)
+	// OpenSocket opens one more socket under a number from 1 to SocketsMax that is free, CloseSocket closes it, and
+	// SendVia is SendTo through it. Optional: without them this cell begins no search.
+	OpenSocket  func(socket int) bool
+	CloseSocket func(socket int)
+	SendVia     func(socket int, to wire.CellID, address netip.AddrPort, t wire.Type, nonce uint32, payload []byte)
+	// NoSearch keeps this cell from searching for ports, and from taking part in the search of another one.
+	NoSearch bool
+	// Recheck is Check, in the place of one of the same cell that is under way.
+	Recheck func(id wire.CellID, address netip.AddrPort)
 	// Suspected reports cells that this cell fails to reach at present. Optional.
 	Suspected func(wire.CellID) bool
 }
@@ -70,6 +79,12 @@ type Traversal struct {
 	trial    wire.CellID // a cell that may become a home once it answers
 	spares   map[wire.CellID]clock.Instant
 
+	search    *search // under way, nil = none
+	searchDue clock.Instant
+	kept      []keptSocket
+	asks      budget // searches begun here
+	probes    budget // datagrams to ports that were drawn
+
 	next    clock.Instant
 	payload [wire.PunchReqSize]byte
 	stats   Stats
@@ -81,6 +96,9 @@ type Stats struct {
 	Succeeded uint64 // paths that became direct after one, whoever began
 	Lost      uint64 // direct paths given up
 	Refused   uint64 // requests not served as coordinator
+	Searches  uint64 // for ports, begun with sockets of this cell
+	Probes    uint64 // datagrams sent to ports that were drawn, for others
+	Found     uint64 // paths that came of a search, on either side
 	Looked    uint64 // members looked at in search of one to keep unknown to the router
 }
 
@@ -92,6 +110,9 @@ func New(options Options) *Traversal {
 		paths:     make(map[wire.CellID]*Path),
 		homes:     make([]wire.CellID, 0, state.HomesMax),
 		spares:    make(map[wire.CellID]clock.Instant),
+
+		asks:   budget{interval: time.Hour / searchesPerHour, burst: searchesBurst},
+		probes: budget{interval: time.Hour / probesPerHour, burst: probesBurst},
 
 		punchLimit: Limiter{perSecond: punchesPerSecond, burst: punchesBurst},
 	}
@@ -146,6 +167,7 @@ func (t *Traversal) Tick(now clock.Instant) {
 	t.tickDial(now)
 	t.tickHomes(now)
 	t.tickPaths(now)
+	t.tickSearch(now)
 	t.next = now.Add(tickIdle)
 	if d := &t.dial; d.nonce != 0 {
 		t.next = clock.Earliest(t.next, d.due)
@@ -157,6 +179,9 @@ func (t *Traversal) Tick(now clock.Instant) {
 	}
 	if len(t.active) > 0 || t.Restricted() {
 		t.next = clock.Earliest(t.next, now.Add(tickInterval))
+	}
+	if t.search != nil {
+		t.next = clock.Earliest(t.next, t.search.next)
 	}
 	for _, p := range t.active {
 		if a := p.attempt; a != nil {

@@ -31,7 +31,7 @@ func newLink(t *testing.T, options Options) *Link {
 
 func newPair(t *testing.T, l *Link, port uint16) *Pair {
 	t.Helper()
-	p, err := NewPair(l, port, t.TempDir())
+	p, err := NewPair(l.Ends(port), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,23 +50,28 @@ func bench(name string, t Transfer) { fmt.Printf("BENCH %s %.2f\n", name, t.Rate
 // thread each, and an emulator shows less than its host is busy.
 const busyShare = 0.4
 
+// counted reports whether the clock counts instructions: then nothing but the processor that they stand for can be
+// the limit, and figures are the same in each run.
+func counted() bool { return os.Getenv("COLLOID_VM_COUNTED") != "" }
+
 // judge gives what says that a figure is too low: as a failure unless the processors were the limit.
 func judge(t *testing.T, transfer Transfer) func(format string, arguments ...any) {
-	if transfer.Busy > busyShare {
+	if transfer.Busy > busyShare && !counted() {
 		return t.Logf
 	}
 	return t.Errorf
 }
 
 // TestF151_StreamsBesideCUBIC sends over 50 ms without loss and with 1 %. Everything must arrive as it was sent. With
-// loss a stream must not be slower than kernel TCP unless the processors were the limit, which they are where they are
-// emulated: there the figures are printed and say little.
+// loss a stream must not be slower than kernel TCP unless the processors were the limit. Where the clock counts
+// instructions it must have what F151 wants at 1 %, and three quarters of it without loss, where the limit is the processor.
 func TestF151_StreamsBesideCUBIC(t *testing.T) {
-	const howLong = 6 * time.Second
+	const howLong = 3 * time.Second
 	for _, c := range []struct {
 		name string
 		loss float32
-	}{{"50ms", 0}, {"50ms_1pct", 1}} {
+		want float64 // MB/s
+	}{{"50ms", 0, 15}, {"50ms_1pct", 1, 3}} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLink(t, Options{RoundTrip: roundTrip, LossPercent: c.loss})
 			p := newPair(t, l, 12421)
@@ -84,6 +89,9 @@ func TestF151_StreamsBesideCUBIC(t *testing.T) {
 			t.Logf("CUBIC:  %v", kernel)
 			bench("netem_stream_"+c.name+"_mb_s", ours)
 			bench("netem_tcp_"+c.name+"_mb_s", kernel)
+			if counted() && ours.Rate() < c.want {
+				t.Errorf("a stream has %.2f MB/s, want %v", ours.Rate(), c.want)
+			}
 			if c.loss > 0 && ours.Rate() < kernel.Rate() {
 				judge(t, ours)("with %v %% loss a stream has %.2f MB/s and CUBIC %.2f, processors busy %.0f %%",
 					c.loss, ours.Rate(), kernel.Rate(), ours.Busy*100)

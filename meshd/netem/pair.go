@@ -1,14 +1,12 @@
 package netem
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"net"
 	"net/netip"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"colloid.net/ipc/uds"
@@ -18,49 +16,95 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// Pair is two cells of this process that know each other. The second compares what streams of kind volume bring.
+// End is where one cell of a Pair runs.
+type End struct {
+	Bind netip.AddrPort
+	// Enter calls a function where sockets shall be opened, nil = here.
+	Enter func(func() error) error
+}
+
+// Ends gives the ends of a link, with a port for the cells.
+func (l *Link) Ends(port uint16) [2]End {
+	var ends [2]End
+	for i := range ends {
+		ends[i] = End{
+			Bind:  netip.AddrPortFrom(Addresses[i], port),
+			Enter: func(f func() error) error { return l.Enter(i, f) },
+		}
+	}
+	return ends
+}
+
+// Loopback gives two ends on loopback, with ports that were free.
+func Loopback() ([2]End, error) {
+	var ends [2]End
+	for i := range ends {
+		socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			return ends, err
+		}
+		defer socket.Close()
+		ends[i].Bind = socket.LocalAddr().(*net.UDPAddr).AddrPort()
+	}
+	return ends, nil
+}
+
+// Pair is two cells of this process that know each other. The second compares what streams of kind volume bring, and
+// says back what those of kind exec bring.
 type Pair struct {
 	cells  [2]*daemon.Daemon
 	cancel context.CancelFunc
 	done   chan error
 	target wire.CellID
-	sink   *sink
+	sink   *Sink
 }
 
 // joinPatience bounds how long two cells may take to find each other.
 const joinPatience = time.Minute
 
-// NewPair starts a cell at each end of a link, on a port, with its files below a directory.
-func NewPair(l *Link, port uint16, directory string) (*Pair, error) {
-	p := &Pair{done: make(chan error, 2), sink: &sink{done: make(chan error, 1)}}
+// NewPair starts a cell at each end, with its files below a directory.
+func NewPair(ends [2]End, directory string) (*Pair, error) {
+	p := &Pair{done: make(chan error, 2), sink: NewSink()}
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
-	for i := range p.cells {
-		bind := netip.AddrPortFrom(Addresses[i], port)
-		place := filepath.Join(directory, fmt.Sprintf("%d-%d", port, i))
-		err := l.Enter(i, func() (err error) {
-			p.cells[i], err = daemon.Open(daemon.Options{
-				Directory: filepath.Join(place, "state"), Socket: filepath.Join(place, "run", "s"),
-				Bind: bind, Advertise: []netip.AddrPort{bind}, Software: "netem", SupplyFD: -1, Quiet: true,
-			})
-			return err
-		})
-		if err != nil {
+	for i, end := range ends {
+		if err := p.start(ctx, i, end, directory); err != nil {
 			return nil, errors.Join(err, p.Close())
 		}
-		if i == 1 {
-			p.cells[i].Serve(wire.StreamVolume, func(s *stream.Stream) { s.Accept(p.sink) })
-		}
-		d := p.cells[i]
-		go func() { p.done <- d.Run(ctx) }()
 	}
-	for deadline := time.Now().Add(joinPatience); !p.joined(netip.AddrPortFrom(Addresses[0], port)); {
+	for deadline := time.Now().Add(joinPatience); !p.joined(ends[0].Bind); {
 		if time.Now().After(deadline) {
 			return nil, errors.Join(fmt.Errorf("the cells do not know each other after %v", joinPatience), p.Close())
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	return p, nil
+}
+
+func (p *Pair) start(ctx context.Context, i int, end End, directory string) error {
+	place := filepath.Join(directory, fmt.Sprintf("%d-%d", end.Bind.Port(), i))
+	var d *daemon.Daemon
+	open := func() (err error) {
+		d, err = daemon.Open(daemon.Options{
+			Directory: filepath.Join(place, "state"), Socket: filepath.Join(place, "run", "s"),
+			Bind: end.Bind, Advertise: []netip.AddrPort{end.Bind}, Software: "netem", SupplyFD: -1, Quiet: true,
+		})
+		return err
+	}
+	enter := end.Enter
+	if enter == nil {
+		enter = func(f func() error) error { return f() }
+	}
+	if err := enter(open); err != nil {
+		return err
+	}
+	if i == 1 {
+		d.Serve(wire.StreamVolume, func(s *stream.Stream) { s.Accept(p.sink) })
+		d.Serve(wire.StreamExec, func(s *stream.Stream) { s.Accept(Echo{}) })
+	}
+	p.cells[i] = d
+	go func() { p.done <- d.Run(ctx) }()
+	return nil
 }
 
 func (p *Pair) joined(seed netip.AddrPort) bool {
@@ -86,92 +130,49 @@ func (p *Pair) Close() error {
 	return errors.Join(failures...)
 }
 
+// Do calls a function on the goroutine of the first cell, to which its streams belong.
+func (p *Pair) Do(f func()) { p.cells[0].Inspect(func(*cell.Cell) { f() }) }
+
+// Open starts a stream from the first cell to the second.
+func (p *Pair) Open(kind wire.StreamType, endpoint stream.Endpoint) (s *stream.Stream, err error) {
+	p.cells[0].Inspect(func(c *cell.Cell) {
+		s, err = c.Streams().Open(p.target, kind, []byte("spread.netem"), nil, endpoint)
+	})
+	return s, err
+}
+
 // Send sends for so long as fast as a stream takes it, and waits until all of it is there. It is an error
 // if not every byte arrives as it was sent.
 func (p *Pair) Send(ctx context.Context, howLong time.Duration) (Transfer, error) {
+	return p.send(ctx, &Source{until: time.Now().Add(howLong)})
+}
+
+// SendBytes is Send for an amount.
+func (p *Pair) SendBytes(ctx context.Context, amount int64) (Transfer, error) {
+	return p.send(ctx, NewSource(amount))
+}
+
+func (p *Pair) send(ctx context.Context, from *Source) (Transfer, error) {
 	p.sink.got.Store(0)
 	p.sink.err = nil
 	began := sample()
-	from := &source{until: time.Now().Add(howLong)}
-	var openErr error
-	p.cells[0].Inspect(func(c *cell.Cell) {
-		_, openErr = c.Streams().Open(p.target, wire.StreamVolume, []byte("spread.netem"), nil, from)
-	})
-	if openErr != nil {
-		return Transfer{}, openErr
+	if _, err := p.Open(wire.StreamVolume, from); err != nil {
+		return Transfer{}, err
 	}
 	select {
-	case err := <-p.sink.done:
-		t := began.until(sample(), p.sink.got.Load())
+	case err := <-p.sink.Done:
+		t := began.until(sample(), p.sink.Got())
 		if sent := from.sent.Load(); err == nil && sent != t.Bytes {
 			err = fmt.Errorf("%d bytes arrived of %d", t.Bytes, sent)
 		}
 		return t, err
 	case <-ctx.Done():
-		return Transfer{}, fmt.Errorf("%d bytes arrived of %d: %w", p.sink.got.Load(), from.sent.Load(), ctx.Err())
+		return Transfer{}, fmt.Errorf("%d bytes arrived of %d: %w", p.sink.Got(), from.sent.Load(), ctx.Err())
 	}
 }
 
 // Arrived is how much of what is being sent has arrived.
-func (p *Pair) Arrived() int64 { return p.sink.got.Load() }
+func (p *Pair) Arrived() int64 { return p.sink.Got() }
 
-// pattern is what is sent, again and again. Its length is a prime, so that a piece at the wrong place differs.
-var pattern = func() []byte {
-	block := make([]byte, 65521)
-	random := rand.NewChaCha8([32]byte{1})
-	_, _ = random.Read(block)
-	return block
-}()
-
-// at gives the pattern from a place in the stream on.
-func at(place int64) []byte { return pattern[place%int64(len(pattern)):] }
-
-// source writes as fast as the stream takes it.
-type source struct {
-	until time.Time
-	sent  atomic.Int64
-}
-
-func (e *source) Accepted(s *stream.Stream) { e.Writable(s) }
-func (e *source) Writable(s *stream.Stream) {
-	for time.Now().Before(e.until) {
-		piece := at(e.sent.Load())
-		n, err := s.Write(piece)
-		e.sent.Add(int64(n))
-		if err != nil || n < len(piece) {
-			return
-		}
-	}
-	s.CloseWrite()
-}
-func (e *source) Readable(*stream.Stream)              {}
-func (e *source) Closed(*stream.Stream, stream.Reason) {}
-
-// sink compares.
-type sink struct {
-	got  atomic.Int64
-	err  error
-	done chan error
-}
-
-func (e *sink) Accepted(*stream.Stream) {}
-func (e *sink) Writable(*stream.Stream) {}
-func (e *sink) Readable(s *stream.Stream) {
-	for p := s.Peek(); p != nil; p = s.Peek() {
-		place := e.got.Load()
-		for left := p; len(left) > 0 && e.err == nil; {
-			want := at(place)
-			n := min(len(want), len(left))
-			if !bytes.Equal(left[:n], want[:n]) {
-				e.err = fmt.Errorf("what arrived at byte %d is not what was sent", place)
-			}
-			left, place = left[n:], place+int64(n)
-		}
-		e.got.Add(int64(len(p)))
-		s.Discard(len(p))
-	}
-	if s.End() {
-		s.CloseWrite()
-	}
-}
-func (e *sink) Closed(s *stream.Stream, reason stream.Reason) { e.done <- e.err }
+// Done tells of each stream of kind volume that ended at the second cell.
+func (p *Pair) Done() <-chan error { return p.sink.Done }

@@ -17,7 +17,7 @@ import (
 func (l *Link) SendTCP(ctx context.Context, howLong time.Duration) (Transfer, error) {
 	var listener net.Listener
 	err := l.Enter(1, func() (err error) {
-		config := net.ListenConfig{Control: cubic}
+		config := net.ListenConfig{Control: CUBIC}
 		config.SetMultipathTCP(false)
 		listener, err = config.Listen(ctx, "tcp", Addresses[1].String()+":7000")
 		return err
@@ -28,7 +28,7 @@ func (l *Link) SendTCP(ctx context.Context, howLong time.Duration) (Transfer, er
 	defer listener.Close()
 	var from net.Conn
 	err = l.Enter(0, func() (err error) {
-		dialer := net.Dialer{Control: cubic}
+		dialer := net.Dialer{Control: CUBIC}
 		dialer.SetMultipathTCP(false)
 		from, err = dialer.DialContext(ctx, "tcp", listener.Addr().String())
 		return err
@@ -59,8 +59,8 @@ func (l *Link) SendTCP(ctx context.Context, howLong time.Duration) (Transfer, er
 	return began.until(sample(), got), nil
 }
 
-// cubic chooses the congestion control of a socket: the default of a host may be another.
-func cubic(_, _ string, c syscall.RawConn) error {
+// CUBIC is a Control function that chooses the congestion control of a socket: the default of a host may be another.
+func CUBIC(_, _ string, c syscall.RawConn) error {
 	var failure error
 	err := c.Control(func(fd uintptr) {
 		failure = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")

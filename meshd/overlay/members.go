@@ -35,6 +35,9 @@ type Member struct {
 	RTT       time.Duration // round trip, EWMA with weight 0.25; 0 until the first PONG
 	Heard     clock.Instant // last verified datagram of any kind
 	Validated clock.Instant // last PONG to an outstanding nonce: proof of contact both ways
+	Answered  clock.Instant // last answer to a question of this cell about whoever, on whatever way
+	Asked     clock.Instant // last question that it should answer
+	Awaited   clock.Instant // first of those asked in a row that it has not answered, 0 = none
 
 	Source      netip.AddrPort // source address of the last datagram whose address was noted
 	SourceHeard clock.Instant  // when that was; what a PING reports must be fresh (F23)

@@ -93,7 +93,7 @@ func TestF126_SegmentSizes(t *testing.T) {
 		binary.NativeEndian.PutUint32(control[controlHeader:], uint32(int32(c.segment)))
 		sink.sizes = nil
 		before := r.Counters().Oversize
-		r.deliver(name, control, make([]byte, c.length), false)
+		r.deliver(0, name, control, make([]byte, c.length), false)
 		if got := r.Counters().Oversize - before; got != c.oversize || !equal(sink.sizes, c.want) {
 			t.Errorf("%d bytes of %d: %v and %d too long", c.length, c.segment, sink.sizes, got)
 		}

@@ -26,7 +26,11 @@ type core struct {
 	// coalesced: the kernel may hand over several datagrams of one peer together (UDP_GRO).
 	coalesced bool
 	driver    string
-	watches   [WatchesMax]watch
+	watches   [WatchesMax + 1]watch
+	extras    extras
+	many      SocketHandler // the handler, if it knows of further sockets
+	// watchExtras makes the driver watch their epoll set; nil where it looks through watches by itself.
+	watchExtras func(fd int, generation uint32) error
 	waker
 }
 
@@ -94,6 +98,7 @@ func (c *core) free() bool {
 	if c.routes != nil {
 		c.routes.free()
 	}
+	c.extras.free()
 	return true
 }
 
@@ -110,6 +115,7 @@ func (c *core) start(handler Handler) error {
 	c.started = true
 	c.handler = handler
 	c.observer, _ = handler.(SendObserver)
+	c.many, _ = handler.(SocketHandler)
 	return nil
 }
 
@@ -183,8 +189,8 @@ func (c *core) bufferSize() int {
 	return ReceiveBufferSize
 }
 
-// deliver checks what one receive brought and hands its datagrams over.
-func (c *core) deliver(name, control, payload []byte, truncated bool) {
+// deliver checks what one receive on a socket, 0 for the reactor's own, brought and hands its datagrams over.
+func (c *core) deliver(number int, name, control, payload []byte, truncated bool) {
 	found := parseControl(control)
 	if found.hasDrops {
 		c.counters.kernelDrops.Add(uint64(found.drops - c.drops))
@@ -218,7 +224,12 @@ func (c *core) deliver(name, control, payload []byte, truncated bool) {
 		} else {
 			c.counters.received.Add(1)
 			c.counters.receivedBytes.Add(uint64(len(datagram)))
-			c.handler.Datagram(from, found.local, datagram)
+			switch {
+			case number == 0:
+				c.handler.Datagram(from, found.local, datagram)
+			case c.many != nil:
+				c.many.DatagramVia(number, from, found.local, datagram)
+			}
 		}
 		if len(payload) == 0 {
 			return
@@ -296,7 +307,7 @@ func (c *core) addWatch(fd int, notify func()) int {
 	if notify == nil {
 		panic("reactor: WatchEventfd without a function")
 	}
-	for i := range c.watches {
+	for i := range WatchesMax {
 		if c.watches[i].notify == nil {
 			c.watches[i] = watch{fd, notify, c.watches[i].generation + 1}
 			return i
@@ -319,6 +330,10 @@ func (c *core) findWatch(fd int) int {
 func (c *core) drain(i int) {
 	var buffer [8]byte
 	w := &c.watches[i]
+	if i == extraWatch {
+		w.notify()
+		return
+	}
 	// Readable was reported and this thread is the only reader, so the read does not block. An error
 	// is left to the owner of the descriptor, who is told all the same.
 	_, _ = unix.Read(w.fd, buffer[:])

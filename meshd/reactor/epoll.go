@@ -86,6 +86,7 @@ func (b *inbox) prepare() {
 func openEpoll(shared *core, name string) (Reactor, error) {
 	e := &epoller{core: shared, epoll: -1, timerfd: -1}
 	e.driver = name
+	e.watchExtras = e.add
 	if err := e.open(); err != nil {
 		shared.free()
 		e.freeEpoll()
@@ -254,12 +255,8 @@ func (e *epoller) receive() error {
 	e.inbox.dirty = int(count)
 	e.handled = int(count)
 	for i := range int(count) {
-		slot, header := e.inbox.slot(i), &e.inbox.headers[i]
-		payload := slot[slotPayload:]
-		e.deliver(slot[:min(header.header.Namelen, nameSize)],
-			slot[slotControl:slotPayload][:min(uint64(header.header.Controllen), receiveControlSize)],
-			payload[:min(int(header.length), len(payload))],
-			header.header.Flags&unix.MSG_TRUNC != 0)
+		name, control, payload, truncated := e.inbox.received(i)
+		e.deliver(0, name, control, payload, truncated)
 	}
 	switch {
 	case e.handled > batchMax:

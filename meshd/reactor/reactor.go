@@ -50,6 +50,14 @@ type Reactor interface {
 	WatchEventfd(fd int, notify func()) error
 	// Unwatch ends a WatchEventfd; notify is not called again.
 	Unwatch(fd int)
+	// OpenSocket opens one more socket, bound like the reactor's own but to a port of the kernel's choice, under a
+	// number from 1 to SocketsMax that is free. Handlers that are no SocketHandler hear nothing of it. It fails with
+	// ErrDescriptors where the process has few descriptors left.
+	OpenSocket(number int) error
+	// CloseSocket closes it, if it is open: nothing of it is handed over any more.
+	CloseSocket(number int)
+	// SendVia is Send through one of these sockets, at once.
+	SendVia(number int, to netip.AddrPort, datagram []byte)
 	// Driver names the way in use and why, for status: "io_uring (defer-taskrun)" or
 	// "epoll (io_uring refused: operation not permitted)". Any thread may call it.
 	Driver() string

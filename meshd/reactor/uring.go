@@ -24,7 +24,7 @@ type uring struct {
 	waking    bool // the read of the eventfd is armed
 	timerAt   clock.Instant
 	timing    bool // a timer is armed, for timerAt
-	watching  [WatchesMax]bool
+	watching  [WatchesMax + 1]bool
 	canceling bool
 	failures  int // of the receive in a row
 }
@@ -263,7 +263,7 @@ func (u *uring) unpack(buffer []byte) {
 	flags := binary.NativeEndian.Uint32(buffer[12:])
 	payload := buffer[payloadAt:]
 	truncated := flags&unix.MSG_TRUNC != 0 || payloadLength > len(payload)
-	u.deliver(buffer[nameAt:nameAt+nameLength], buffer[controlAt:controlAt+controlLength],
+	u.deliver(0, buffer[nameAt:nameAt+nameLength], buffer[controlAt:controlAt+controlLength],
 		payload[:min(payloadLength, len(payload))], truncated)
 }
 
@@ -315,7 +315,7 @@ func (u *uring) armWatch(i int) {
 }
 
 func (u *uring) watchReady(i int, generation uint32) {
-	if i >= WatchesMax || u.watches[i].generation != generation || u.watches[i].notify == nil {
+	if i >= len(u.watches) || u.watches[i].generation != generation || u.watches[i].notify == nil {
 		return // of a watch that has ended
 	}
 	u.watching[i] = false

@@ -11,7 +11,7 @@ import (
 func (u *uring) drainRing() {
 	u.canceling = true
 	u.handler = silent{}
-	u.observer = nil
+	u.observer, u.many = nil, nil
 	if u.enter(false) != nil || u.ring.room() < 2 {
 		return
 	}

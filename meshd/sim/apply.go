@@ -168,6 +168,7 @@ func (w *World) applyDown(f Fault, n, other *Node) {
 		n.Kill()
 	case Wipe:
 		w.losing(n, 0)
+		n.outside = true
 		n.PowerOff()
 		n.Wipe()
 		boot = func() {
@@ -253,6 +254,7 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 		w.losing(n, 0)
 		n.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 20}}, func(r cell.Response) {
 			w.Tracef("n%d leave: %d %s", n.Index, r.Status, r.Text)
+			n.outside = n.outside || r.Status == uds.OK
 		})
 		w.After(f.For+25*time.Second, func() {
 			n.reserved = false
@@ -263,6 +265,10 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 
 // rejoin connects a machine to the main cluster, again and again until it is in, or down.
 func (w *World) rejoin(n *Node) {
+	if n.outside && n.cell != nil && n.cell.ClusterID() == w.cluster {
+		n.outside = false
+		w.disturb(n)
+	}
 	if n.cell == nil || n.cell.ClusterID() == w.cluster || n.joining {
 		return
 	}

@@ -132,10 +132,10 @@ func (w *World) CheckCalm() error {
 // disturb notes that something is being done to a machine, its process or its links.
 func (w *World) disturb(n *Node) { n.disturbed = w.now }
 
-// QuietFor returns how long ago a node was last disturbed; 0 while it is down, paused or cut off from
-// anybody.
+// QuietFor returns how long ago a node was last disturbed; 0 while it is down, paused, out of the cluster or cut off
+// from anybody.
 func (n *Node) QuietFor() time.Duration {
-	if n.cell == nil || n.paused || n.starved || n.world.network.touches(n.Index) {
+	if n.cell == nil || n.paused || n.starved || n.outside || n.world.network.touches(n.Index) {
 		return 0
 	}
 	quiet := n.world.now - n.disturbed

@@ -12,6 +12,7 @@ type event struct {
 	source   netip.AddrPort
 	from     int // index of the sender, -1 = no machine of this world
 	node     *Node
+	socket   int    // of the node that a datagram is for
 	number   uint64 // of the tick; older ones are void
 }
 

@@ -343,7 +343,7 @@ func TestF41_EveryCrashIsKnownInLargeClusters(t *testing.T) {
 		w.Node(i + 3).PowerOff()
 		run(t, w, 500*time.Millisecond)
 	}
-	until(t, w, 30*time.Second, "all crashes known to all", func() bool {
+	polled(t, w, 30*time.Second, "all crashes known to all", func() bool {
 		for _, n := range w.Nodes() {
 			if n.Up() && n.cell.AliveCount() != cells-cells/10 {
 				return false

@@ -50,6 +50,7 @@ func (s *Scenario) addRouters() {
 	for i := public; i < s.Cells; i++ {
 		s.NAT[i] = NATKind(random.IntN(int(NATKinds)))
 	}
+	s.keepReachable(public)
 	for at := time.Duration(0); at < s.Duration; at += time.Duration(random.ExpFloat64() * float64(2*time.Minute)) {
 		f := Fault{At: at.Round(time.Millisecond), Verb: Rebind, Node: random.IntN(s.Cells)}
 		if random.IntN(2) == 0 {
@@ -58,6 +59,35 @@ func (s *Scenario) addRouters() {
 		s.Faults = append(s.Faults, f)
 	}
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+}
+
+// keepReachable lets one of the machines that can be called keep its memory: if none of them knows the cluster any more,
+// nobody behind a router can be reached by anybody, and only a new forwarding in a router would help. Where a filter
+// lets through the first machine alone, that is the one.
+func (s *Scenario) keepReachable(public int) {
+	loses := func(f *Fault) int {
+		switch f.Verb {
+		case Wipe, Leave:
+			return f.Node
+		case Clone:
+			return f.Other
+		}
+		return -1
+	}
+	keeper := 0
+	if !slices.Contains(s.NAT, Blocked) {
+		for i := range s.Faults {
+			if loses(&s.Faults[i]) == keeper {
+				keeper = public - 1
+				break
+			}
+		}
+	}
+	for i := range s.Faults {
+		if f := &s.Faults[i]; loses(f) == keeper {
+			*f = Fault{At: f.At, Verb: Backup, Node: f.Node}
+		}
+	}
 }
 
 // ParseVerbs reads the argument of -faults: "all", "none", or names separated by commas.

@@ -214,35 +214,35 @@ func (r *router) in(source netip.AddrPort, port uint16) (netip.AddrPort, bool) {
 }
 
 // resolve follows a datagram from a machine to where it arrives: nil for nowhere. source is what the
-// receiver sees.
-func (n *network) resolve(from *Node, source, to netip.AddrPort) (target *Node, seen netip.AddrPort) {
+// receiver sees, and socket is the one of its that hears it.
+func (n *network) resolve(from *Node, source, to netip.AddrPort) (target *Node, seen netip.AddrPort, socket int) {
 	w := n.world
 	for r := from.router; r != nil; r = r.outer {
 		for _, neighbour := range r.inner {
 			if neighbour.Address == to && neighbour != from {
-				return neighbour, source
+				return neighbour, source, 0
 			}
 		}
 		if to.Addr() == r.external {
-			return nil, source // no hairpin
+			return nil, source, 0 // no hairpin
 		}
 		var passes bool
 		if source, passes = r.out(source, to); !passes {
-			return nil, source
+			return nil, source, 0
 		}
 	}
 	r := w.routers[to.Addr()]
 	if r == nil {
-		return w.byAddr[to], source
+		return w.byAddr[to], source, 0
 	}
 	for {
 		inner, passes := r.in(source, to.Port())
 		if !passes {
-			return nil, source
+			return nil, source, 0
 		}
 		for _, m := range r.inner {
-			if m.Address == inner {
-				return m, source
+			if socket, open := m.socketAt(inner); open {
+				return m, source, socket
 			}
 		}
 		next := (*router)(nil)
@@ -252,7 +252,7 @@ func (n *network) resolve(from *Node, source, to netip.AddrPort) (target *Node, 
 			}
 		}
 		if next == nil {
-			return nil, source
+			return nil, source, 0
 		}
 		r = next
 	}

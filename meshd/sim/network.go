@@ -172,7 +172,7 @@ func (n *network) send(from *Node, source, to netip.AddrPort, datagram []byte) {
 	}
 	n.Sent++
 	n.Bytes += uint64(len(datagram))
-	target, source := n.resolve(from, source, to)
+	target, source, socket := n.resolve(from, source, to)
 	if target == nil {
 		if traffic := n.foreign[to]; traffic != nil {
 			traffic.out += len(datagram)
@@ -197,9 +197,9 @@ func (n *network) send(from *Node, source, to netip.AddrPort, datagram []byte) {
 		n.Lost++
 		return
 	}
-	n.schedule(from.Index, source, target, datagram)
+	n.scheduleVia(from.Index, source, target, socket, datagram)
 	if n.options.Duplicate > 0 && n.world.random.Float64() < n.options.Duplicate {
-		n.schedule(from.Index, source, target, datagram)
+		n.scheduleVia(from.Index, source, target, socket, datagram)
 	}
 }
 
@@ -215,6 +215,11 @@ func (w *World) Inject(source netip.AddrPort, target *Node, datagram []byte) {
 }
 
 func (n *network) schedule(from int, source netip.AddrPort, target *Node, datagram []byte) {
+	n.scheduleVia(from, source, target, 0, datagram)
+}
+
+// scheduleVia delivers to one of the further sockets of a machine, 0 for the cell's own.
+func (n *network) scheduleVia(from int, source netip.AddrPort, target *Node, socket int, datagram []byte) {
 	delay := n.options.DelayMin
 	if spread := n.options.DelayMax - n.options.DelayMin; spread > 0 {
 		delay += time.Duration(n.world.random.Int64N(int64(spread)))
@@ -223,7 +228,7 @@ func (n *network) schedule(from int, source netip.AddrPort, target *Node, datagr
 		delay += time.Duration(n.world.random.Int64N(int64(n.options.ReorderBy)))
 	}
 	n.world.events.push(n.world.now+delay, event{
-		datagram: append(n.buffer(), datagram...), source: source, from: from, node: target,
+		datagram: append(n.buffer(), datagram...), source: source, from: from, node: target, socket: socket,
 	})
 }
 
@@ -235,11 +240,10 @@ func (n *network) deliver(e event) {
 	}
 	n.Delivered++
 	if target.paused { // it waits in the socket's buffer, as far as there is room
-		source, datagram := e.source, e.datagram
-		target.input(func(now clock.Instant) { target.cell.Receive(now, source, datagram) })
+		target.input(func(now clock.Instant) { target.receive(now, e.socket, e.source, e.datagram) })
 		return
 	}
-	target.cell.Receive(target.instant(), e.source, e.datagram)
+	target.receive(target.instant(), e.socket, e.source, e.datagram)
 	n.free = append(n.free, e.datagram)
 	target.after()
 }

@@ -37,15 +37,19 @@ type Node struct {
 
 	// For checkers: since when nothing was done to the machine, its process or its links.
 	disturbed time.Duration
+	outside   bool // it left the cluster, or forgot it, and has not joined again
 	booted    time.Duration
 	backup    *image // an older copy of its disk
 	backupAt  time.Duration
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
-	keysMax   uint32        // of this cell, 0 = the world's
-	arch      string        // of its processor, "" = this machine's
-	versions  wire.Versions // of the protocol that the installed meshd speaks
-	forced    bool          // it was told to leave by force
+	keysMax   uint32         // of this cell, 0 = the world's
+	arch      string         // of its processor, "" = this machine's
+	versions  wire.Versions  // of the protocol that the installed meshd speaks
+	forced    bool           // it was told to leave by force
+	sockets   map[int]uint16 // ports of the cell's further sockets
+	noSearch  bool           // it was told to search for no ports
+	nextPort  uint16         // counts them
 }
 
 // Cell is the running cell, nil while meshd is down.
@@ -81,6 +85,7 @@ func (n *Node) Boot() {
 		}
 	}
 	config.Network = (*port)(n)
+	config.NoPortSearch = n.noSearch
 	config.Storage = n.disk
 	config.Runner = n.host
 	config.Logger = (*nodeLogger)(n)
@@ -103,6 +108,7 @@ func (n *Node) Kill() {
 	}
 	n.world.Tracef("n%d killed", n.Index)
 	n.cell = nil
+	n.sockets = nil
 	n.armed = 0
 	n.tick++
 	n.run++
@@ -231,6 +237,57 @@ func (p *port) Send(to netip.AddrPort, datagram []byte) {
 func (p *port) SendAlternate(to netip.AddrPort, datagram []byte) {
 	source := netip.AddrPortFrom(p.Address.Addr(), 40000+uint16(p.world.random.IntN(20000)))
 	p.world.network.send((*Node)(p), source, to, datagram)
+}
+
+// OpenSocket implements cell.Sockets.
+func (p *port) OpenSocket(socket int) bool {
+	if len(p.sockets) >= p.world.socketsMax() {
+		return false
+	}
+	if p.sockets == nil {
+		p.sockets = make(map[int]uint16)
+	}
+	p.nextPort++
+	p.sockets[socket] = 20000 + p.nextPort%20000
+	return true
+}
+
+// CloseSocket implements cell.Sockets.
+func (p *port) CloseSocket(socket int) { delete(p.sockets, socket) }
+
+// SendVia implements cell.Sockets.
+func (p *port) SendVia(socket int, to netip.AddrPort, datagram []byte) {
+	source, open := p.sockets[socket]
+	if !open {
+		p.world.fail("SOCKET", "n%d sends from socket %d, which is not open", p.Index, socket)
+		return
+	}
+	p.world.network.send((*Node)(p), netip.AddrPortFrom(p.Address.Addr(), source), to, datagram)
+}
+
+// socketAt returns the socket at an address of the machine, 0 for the cell's own.
+func (n *Node) socketAt(address netip.AddrPort) (socket int, open bool) {
+	if address == n.Address {
+		return 0, true
+	}
+	if address.Addr() != n.Address.Addr() {
+		return 0, false
+	}
+	for socket, source := range n.sockets { // one at most has this port
+		if source == address.Port() {
+			return socket, true
+		}
+	}
+	return 0, false
+}
+
+// receive hands a datagram to the cell, unless its socket was closed while it was on its way.
+func (n *Node) receive(now clock.Instant, socket int, source netip.AddrPort, datagram []byte) {
+	if socket == 0 {
+		n.cell.Receive(now, source, datagram)
+	} else if _, open := n.sockets[socket]; open {
+		n.cell.ReceiveVia(now, socket, source, datagram)
+	}
 }
 
 type nodeLogger Node

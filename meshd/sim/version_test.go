@@ -356,3 +356,18 @@ func TestF26_DropsAreCountedByType(t *testing.T) {
 		t.Error("the state changed")
 	}
 }
+
+// A machine that lost its disk is another cell at the same address. What the others still send to the dead one arrives
+// there, in the version that the dead one spoke, and must not tell the new one what they speak.
+func TestF26_EarlierIdentityOfAMachineSaysNothingOfVersions(t *testing.T) {
+	for _, seed := range seeds(3) {
+		w := form(t, Options{Seed: seed, Cells: 4})
+		w.AddChecker(checkVersions())
+		run(t, w, 15*time.Second)
+		w.Apply(Fault{Verb: Wipe, Node: 3, For: 2 * time.Second})
+		run(t, w, 30*time.Second)
+		w.change(w.Node(3), NextVersions)
+		w.change(w.Node(1), NextVersions)
+		run(t, w, 4*time.Minute)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/nat"
 	"colloid.net/meshd/wire"
 )
 
@@ -32,6 +33,8 @@ type Options struct {
 	Trace func(line string)
 	// KeysMax of every cell, 0 = the default.
 	KeysMax uint32
+	// SocketsMax is how many further sockets a cell can open, 0 = as many as it wants.
+	SocketsMax int
 }
 
 // World is one simulated universe.
@@ -203,6 +206,13 @@ func (w *World) Formed() bool {
 		}
 	}
 	return true
+}
+
+func (w *World) socketsMax() int {
+	if w.options.SocketsMax > 0 {
+		return w.options.SocketsMax
+	}
+	return nat.SocketsMax
 }
 
 // instant translates virtual time to a node's clock.

@@ -9,7 +9,8 @@ import (
 // Congestion control (F151). It measures what the path carries, as BBR does, instead of taking every lost
 // datagram for congestion: the greatest rate of acknowledgements of the last rounds and the least round
 // trip are a model of the path; datagrams leave at that rate, and at most twice the product of both is
-// under way. Only heavy loss, which random errors do not explain, lowers the amount.
+// under way, less where a queue stands (queue.go). Only heavy loss, which random errors do not explain, lowers the
+// amount further.
 
 const (
 	windowInitial = 8
@@ -23,11 +24,11 @@ const (
 	rtoInitial = time.Second
 
 	rateRounds = 10 // over which the greatest rate counts
-	// minRTTLifetime is how long the least round trip is believed without being seen again.
-	minRTTLifetime = 10 * time.Second
-	startupGain    = 2.77
-	drainGain      = 0.4
-	windowGain     = 2.0
+	// rateRoundsCrowded take their place where a queue stands: there the rate is a share of what others use too, and
+	// whoever remembers a greater one for long does not give it back.
+	rateRoundsCrowded = 4
+	startupGain       = 2.77
+	drainGain         = 0.4
 	// pacingQuantum is how much time one burst may cover: timers are not exact, and one wake-up per
 	// datagram would cost more than it smoothes.
 	pacingQuantum = 500 * time.Microsecond
@@ -46,8 +47,6 @@ const (
 	// several rounds in a row may bring less than the path would.
 	fullRounds    = 3
 	fullRoundsMax = 8
-	// aggregation is added to the window: acknowledgements of fast paths come in clusters.
-	aggregation = 32
 )
 
 // cycle is how the rate is varied in steady state, one step per round trip: more, to find out whether
@@ -74,7 +73,9 @@ type congestion struct {
 
 	srtt, rttvar, minRTT, lastRTT time.Duration
 	minRTTAt                      clock.Instant
-	probing                       clock.Instant // the path is kept nearly empty until then, to see minRTT; 0 = not
+	roundRTT, formerRTT           time.Duration // least of this round and the one before, 0 = none yet
+	crowded                       int           // rounds in a row in which a queue stood
+	probe                         probe
 
 	rates     [rateRounds]float64 // datagrams per second, greatest of each round that told something
 	rateSlot  int
@@ -165,31 +166,6 @@ func (c *congestion) pacingGain() float64 {
 	return cycle[c.step]
 }
 
-// observeRTT takes the round trip of a datagram that was sent once.
-func (c *congestion) observeRTT(now clock.Instant, rtt time.Duration) {
-	rtt = max(rtt, time.Microsecond)
-	c.lastRTT = rtt
-	if c.stepRTT == 0 || rtt < c.stepRTT {
-		c.stepRTT = rtt
-	}
-	if c.srtt == 0 {
-		c.srtt, c.rttvar = rtt, rtt/2
-	} else {
-		c.rttvar += (abs(c.srtt-rtt) - c.rttvar) / 4
-		c.srtt += (rtt - c.srtt) / 8
-	}
-	expired := now.Sub(c.minRTTAt) > minRTTLifetime
-	if c.minRTT == 0 || rtt <= c.minRTT {
-		c.minRTT, c.minRTTAt = rtt, now
-	} else if expired && c.probing == 0 && c.mode == modeSteady {
-		c.probing = now.Add(max(c.srtt, 10*time.Millisecond) + c.srtt)
-		c.minRTT = rtt // the least that is seen from now on
-	}
-	if c.probing != 0 && c.probing.Reached(now) {
-		c.probing, c.minRTTAt = 0, now
-	}
-}
-
 func abs(d time.Duration) time.Duration {
 	if d < 0 {
 		return -d
@@ -231,6 +207,7 @@ func (c *congestion) acknowledged(now clock.Instant, n int, newest *sample, inFl
 		c.checkFull()
 	}
 	c.advance(now, inFlight)
+	c.probeRTT(now, inFlight)
 	c.setWindow(n)
 }
 
@@ -243,13 +220,18 @@ func (c *congestion) observeRate(rate float64) {
 func (c *congestion) endRound() {
 	c.round++
 	c.roundEnd = c.delivered
+	c.endRoundOfQueue()
 	if c.told { // rounds in which the sender had too little say nothing, and nothing is forgotten for them
 		c.told = false
 		c.rateSlot = (c.rateSlot + 1) % rateRounds
 		c.rates[c.rateSlot] = 0
 		c.rate = 0
-		for _, rate := range c.rates {
-			c.rate = max(c.rate, rate)
+		rounds := rateRounds
+		if c.crowded >= crowdedFew {
+			rounds = rateRoundsCrowded
+		}
+		for i := range rounds {
+			c.rate = max(c.rate, c.rates[(c.rateSlot+rateRounds-i)%rateRounds])
 		}
 	}
 	c.judgeLoss()
@@ -291,6 +273,10 @@ func (c *congestion) checkFull() {
 	}
 	queue := c.stepRTT > c.minRTT+c.minRTT/4+time.Millisecond
 	c.stepRTT = 0
+	if c.crowded >= crowdedFew { // what comes now is taken from others, or only queues
+		c.mode = modeDrain
+		return
+	}
 	if c.rate >= c.full*1.25 {
 		c.full, c.fullCount = c.rate, 0
 		return
@@ -340,7 +326,7 @@ func (c *congestion) product() float64 { return c.rate * c.minRTT.Seconds() }
 
 func (c *congestion) setWindow(n int) {
 	quantum := min(c.rate*pacingQuantum.Seconds(), 256)
-	target := windowGain*c.product() + 3*quantum + aggregation
+	target := c.rate*(c.minRTT+c.slack()).Seconds() + 3*quantum + c.standing()
 	if c.ceiling != 0 {
 		target = min(target, c.ceiling)
 	}
@@ -348,21 +334,15 @@ func (c *congestion) setWindow(n int) {
 	case c.rate == 0:
 		c.window += n
 	case c.mode == modeStartup && c.ceiling == 0:
-		c.window += n
+		if c.roundRTT < c.minRTT+c.queueLimit() {
+			c.window += n
+		}
 	case float64(c.window+n) <= target:
 		c.window += n
 	default:
 		c.window = int(target)
 	}
 	c.window = max(min(c.window, WindowMax), windowMin)
-}
-
-// allowed is the number of datagrams that may be under way now.
-func (c *congestion) allowed() int {
-	if c.probing != 0 {
-		return max(min(c.window, int(c.product()/2)), windowMin)
-	}
-	return c.window
 }
 
 // lost takes n datagrams that were found missing.

@@ -43,6 +43,21 @@ type link struct {
 	queue  int     // bytes that wait for the rate
 	cut    bool
 	free   clock.Instant // when the wire is idle again
+	neck   *link         // a narrow place that several links share, nil = none
+}
+
+// pass lets a datagram through the narrow place of a link. It returns when its last byte has passed, or false if the
+// queue there is full.
+func (l *link) pass(now clock.Instant, size int) (clock.Instant, bool) {
+	if l.rate == 0 {
+		return now, true
+	}
+	depart := max(now, l.free)
+	if depart.Sub(now).Seconds()*l.rate > float64(l.queue) {
+		return 0, false
+	}
+	l.free = depart.Add(time.Duration(float64(size) / l.rate * 1e9))
+	return l.free, true
 }
 
 type place struct {
@@ -183,15 +198,13 @@ func (b *bench) launch(p *place, to wire.CellID, raw []byte) {
 	if p.dead || l.cut || b.random.Float64() < l.loss || b.drop != nil && b.drop(p.id, to, raw) {
 		return
 	}
-	depart := b.now
-	if l.rate > 0 {
-		size := float64(len(raw) + wire.TrailerSize + 28)
-		depart = max(b.now, l.free)
-		if depart.Sub(b.now).Seconds()*l.rate > float64(l.queue) {
-			return // the queue is full
-		}
-		depart = depart.Add(time.Duration(size / l.rate * 1e9))
-		l.free = depart
+	narrow := l
+	if l.neck != nil {
+		narrow = l.neck
+	}
+	depart, ok := narrow.pass(b.now, len(raw)+wire.TrailerSize+28)
+	if !ok {
+		return
 	}
 	delay := l.delay
 	if l.jitter > 0 {

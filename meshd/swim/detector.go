@@ -45,6 +45,9 @@ type Options struct {
 	// MayAccuse reports whether it proves anything that this cell does not reach a member (F36). Optional:
 	// it does.
 	MayAccuse func(now clock.Instant, member *overlay.Member) bool
+	// Muted reports whether this cell is probably the one that is cut off, so that it claims nothing about others
+	// (F64, F66). Optional: it never is.
+	Muted func(now clock.Instant) bool
 	// Detour hears of members that a helper reached and this cell did not. Optional.
 	Detour func(now clock.Instant, member *overlay.Member)
 }
@@ -103,7 +106,7 @@ func New(options Options) *Detector {
 	}
 	d.skipHelp = d.skipHelper
 	d.skipLive = func(m *overlay.Member) bool {
-		return m.Life != state.Dead || !overlay.UsableAddress(m.Address)
+		return m.Life != state.Dead || !overlay.UsableAddress(m.Address) || d.succeeded(m)
 	}
 	d.skipDoubt = func(m *overlay.Member) bool {
 		return !m.InService() || m.Life == state.Suspect || d.Suspected(m.ID)
@@ -189,6 +192,21 @@ func (d *Detector) AnySuspected() bool {
 		}
 	}
 	return false
+}
+
+// Doubted returns when the oldest open suspicion of this cell's own began to be looked into, 0 if there is none.
+func (d *Detector) Doubted() (since clock.Instant) {
+	for _, p := range d.active {
+		if p.failed > 0 && (since == 0 || p.first < since) {
+			since = p.first
+		}
+	}
+	return since
+}
+
+// Silent reports whether a member was asked something since a moment and owes an answer for longer than that takes.
+func Silent(now, since clock.Instant, m *overlay.Member) bool {
+	return m.Awaited != 0 && m.Asked >= since && now.Sub(m.Awaited) >= max(answerMin, probeTimeoutRoundTrips*m.RTT)
 }
 
 // Health returns the Lifeguard multiplier, 1 (well) to 8.

@@ -60,11 +60,23 @@ func (o *outstanding) take(now clock.Instant, cell wire.CellID, nonce uint32) (q
 	return question{}, false
 }
 
+// await notes that a member should answer. A question that was forgotten begins no row.
+func await(now clock.Instant, m *overlay.Member) {
+	if m.Awaited == 0 || now.Sub(m.Asked) > nonceLifetime {
+		m.Awaited = now
+	}
+	m.Asked = now
+}
+
+// spoke notes an answer of a member.
+func spoke(now clock.Instant, m *overlay.Member) { m.Answered, m.Awaited = now, 0 }
+
 // ping sends a PING and remembers its nonce. The payload names the address the member was last heard
 // from, if that is fresh (F23).
 func (d *Detector) ping(now clock.Instant, m *overlay.Member, k kind) (nonce uint32) {
 	nonce = d.options.Nonce()
 	d.outstanding.add(question{cell: m.ID, nonce: nonce, sent: now, kind: k})
+	await(now, m)
 	source := m.Source
 	if m.SourceHeard == 0 || now.Sub(m.SourceHeard) > observationLifetime {
 		source = unknownAddress

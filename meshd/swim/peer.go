@@ -155,6 +155,9 @@ func (d *Detector) round(now clock.Instant, p *peer, m *overlay.Member) {
 			nonce := d.options.Nonce()
 			d.outstanding.add(
 				question{cell: helper.ID, about: m.ID, nonce: nonce, sent: now, kind: kindRequest})
+			if !m.NeedsHelp() { // else it may have no way there, and is silent
+				await(now, helper)
+			}
 			d.options.Send(helper.ID, wire.TypePingReq, nonce, wire.AppendPingReq(d.payload[:0], target))
 			p.asked++
 		}
@@ -197,7 +200,7 @@ func (d *Detector) roundFailed(now clock.Instant, p *peer, m *overlay.Member) {
 		}
 		return
 	}
-	hearing := d.hearing(now, p)
+	hearing := d.hearing(now, p) && !d.muted(now, p)
 	if !p.claimed && hearing && (p.failed >= accusationRounds || p.heard != 0) {
 		p.claimed = true
 		if p.accusers < state.ClaimantsMax {
@@ -210,11 +213,17 @@ func (d *Detector) roundFailed(now clock.Instant, p *peer, m *overlay.Member) {
 		return
 	}
 	if !hearing && p.failed > accusationRounds {
-		// Nobody answers: haste would only add noise to what is probably this cell's own fault.
+		// Nobody answers, or too few: haste would only add noise to what is probably this cell's own fault.
 		d.enterPhase(p, phaseWaiting, now.Add(probeInterval))
 		return
 	}
 	d.round(now, p, m)
+}
+
+// muted reports whether this cell is to keep for itself that it does not reach a peer. The evidence stays: whoever is
+// cut off must not forget, every time a verdict is due, what shows that it is.
+func (d *Detector) muted(now clock.Instant, p *peer) bool {
+	return (p.failed >= accusationRounds || p.heard != 0) && d.options.Muted != nil && d.options.Muted(now)
 }
 
 // overdue reports whether the suspicion has lasted long enough.

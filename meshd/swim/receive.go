@@ -77,6 +77,7 @@ func (d *Detector) receivePong(now clock.Instant, m *overlay.Member, address net
 		return
 	}
 	d.answered(now)
+	spoke(now, m)
 	// That the answer came from elsewhere proves nothing about elsewhere: anybody on the path can have
 	// sent it on from there (F155). The address that was asked is the one that received the nonce.
 	if !m.Address.IsValid() {
@@ -111,6 +112,7 @@ func (d *Detector) receiveAck(now clock.Instant, helper *overlay.Member, nonce u
 		return
 	}
 	d.answered(now)
+	spoke(now, helper)
 	if !ack.Reachable {
 		// The helper may still get a late PONG and say so: leave the question open.
 		d.outstanding.add(q)

@@ -113,6 +113,17 @@ func (d *Detector) probeDead(now clock.Instant) {
 	}
 }
 
+// succeeded reports whether another member answers at the address of a DEAD one: the machine has a new identity, and
+// would take what is sent to the old one for its own. How the version of a datagram was chosen, for one (F26).
+func (d *Detector) succeeded(dead *overlay.Member) bool {
+	for i := range d.members.Len() {
+		if m := d.members.At(i); m.Address == dead.Address && m.InService() && m.Validated != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // evidenceLifetime grows with the health multiplier: a slow cell hears slowly.
 func (d *Detector) evidenceLifetime() time.Duration {
 	return evidenceLifetime * time.Duration(d.health.multiplier())

@@ -19,10 +19,22 @@ const (
 	// PunchDialGo comes from the coordinator: send such a PING to the target. Its nonce is the low half
 	// of the rendezvous.
 	PunchDialGo = 3
+	// PunchSearch comes from A, whose router uses another port for each destination: tell the target and me of each
+	// other, so that we search for a port that lets us through.
+	PunchSearch = 4
+	// PunchSearchGo comes from the coordinator, as PunchGo does.
+	PunchSearchGo = 5
+	// PunchSearchReady comes from B to A, through a relay: I take part.
+	PunchSearchReady = 6
+	// PunchSearchBusy is sent in its place: ask again later.
+	PunchSearchBusy = 7
+	// PunchSearchBegin comes from A to B: my sockets are open, send.
+	PunchSearchBegin = 8
 )
 
 // PunchReq is the payload of PUNCH_REQ (F35): from A to the coordinator it names B, from the
-// coordinator to A and to B it names the other one as the coordinator observes it.
+// coordinator to A and to B it names the other one as the coordinator observes it. Who does not know what it asks
+// for ignores it.
 type PunchReq struct {
 	Target     Contact
 	Rendezvous uint64 // echoed in both sides' PUNCH_SYN

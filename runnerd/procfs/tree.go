@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"maps"
 	"os"
 	"strconv"
 	"time"
@@ -70,14 +71,19 @@ func descends(s, ancestor *stat, byPID map[int]*stat) bool {
 	return false
 }
 
-// Kill sends SIGKILL to the tree until nothing of it is left, and reports whether that was reached.
+// Kill sends SIGKILL to the tree until nothing of it is left, and reports whether that was reached. What was signalled
+// counts until it has ended, also when the death of its parent has taken it out of the tree meanwhile.
 func (t Tree) Kill() bool {
+	members := map[Process]bool{}
 	for round := range killRounds {
-		members := t.Members()
+		maps.DeleteFunc(members, func(p Process, _ bool) bool { return !p.Alive() })
+		for _, p := range t.Members() {
+			members[p] = true
+		}
 		if len(members) == 0 {
 			return true
 		}
-		for _, p := range members {
+		for p := range members {
 			_ = p.Signal(unix.SIGKILL)
 		}
 		time.Sleep(min(time.Millisecond<<min(round, 5), 20*time.Millisecond))

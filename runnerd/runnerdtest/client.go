@@ -310,6 +310,12 @@ func (c *Client) Count() int {
 	return len(c.instances)
 }
 
+// AwaitCount waits until at most so many instances are known.
+func (c *Client) AwaitCount(most int) {
+	c.t.Helper()
+	c.Until(fmt.Sprintf("at most %d instances", most), func() bool { return len(c.instances) <= most })
+}
+
 // AwaitEnd waits until runnerd has closed the connection.
 func (c *Client) AwaitEnd() {
 	c.t.Helper()

@@ -21,10 +21,14 @@ type task struct {
 type connection struct {
 	queue chan task
 
-	mutex   sync.Mutex // guards what follows
-	current *invoke.Conn
-	pending map[uint64]chan *invoke.Answer
-	nextID  uint64
+	// serve takes a channel, on a goroutine of its own; it returns how many invocations came.
+	serve func(*invoke.Channel) uint64
+
+	mutex    sync.Mutex // guards what follows
+	current  *invoke.Conn
+	channels map[*invoke.Channel]*invoke.Conn // which connection brought them
+	pending  map[uint64]chan *invoke.Answer
+	nextID   uint64
 }
 
 // accept takes connections that runnerd makes, until the process ends. A new one replaces the old: it is
@@ -81,11 +85,15 @@ func (c *connection) dropPending() {
 func (c *connection) receive(conn *invoke.Conn) {
 	buffer := make([]byte, invoke.FrameMax+1)
 	for {
-		body, err := conn.Receive(buffer)
+		body, file, err := conn.ReceiveFile(buffer)
 		if err != nil {
 			break
 		}
 		switch frame := body.(type) {
+		case *invoke.ChannelOpen:
+			if !c.open(conn, frame.ID, file) {
+				conn.Close()
+			}
 		case *invoke.Invocation:
 			for i := range frame.Arguments {
 				frame.Arguments[i] = bytes.Clone(frame.Arguments[i])
@@ -103,6 +111,7 @@ func (c *connection) receive(conn *invoke.Conn) {
 			conn.Close()
 		}
 	}
+	c.finishChannels(conn)
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if c.current == conn {

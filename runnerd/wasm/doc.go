@@ -8,9 +8,11 @@
 // asks for the workload's key-value space. Host functions are what a module can ask for beyond WASI
 // preview 1; docs/wasm.md is their reference.
 //
-// Ownership: one goroutine, the executor, runs the module and touches its instances. One goroutine reads
-// the connection; it hands invocations over in a queue of invoke.InvocationsMax and answers to whoever
-// waits for them. A third accepts connections; a new one replaces the old.
+// Ownership: whoever holds worker.executor runs the module and touches its instances. That is the goroutine that
+// empties the queue of invocations that came through meshd, or one that serves a channel, a client's own way to
+// the worker. One goroutine reads the connection to meshd; it hands invocations over in a queue of
+// invoke.InvocationsMax and answers to whoever waits for them. Another accepts connections; a new one replaces the
+// old, and ends its channels.
 //
 // What bounds a module: pages of memory (Settings.MemoryPages), 2^20 elements of a table, 64 MiB of
 // binary, a minute to compile, ten seconds to start (a service's _start has no bound), its deadline, and

@@ -18,16 +18,19 @@ type fakeMeshd struct {
 	open   map[uint16]*bytes.Buffer
 	asked  map[invoke.Operation]int
 	silent bool // reads are not answered
+
+	ended chan *invoke.ChannelEnd
 }
 
 // connect gives a worker a new connection to a fake meshd.
-func connect(t *testing.T, w *worker) *fakeMeshd {
+func connect(t testing.TB, w *worker) *fakeMeshd {
 	t.Helper()
 	one, other, err := invoke.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeMeshd{open: map[uint16]*bytes.Buffer{}, asked: map[invoke.Operation]int{}}
+	f := &fakeMeshd{open: map[uint16]*bytes.Buffer{}, asked: map[invoke.Operation]int{},
+		ended: make(chan *invoke.ChannelEnd, 100)}
 	if f.conn, err = invoke.Open(one); err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +52,13 @@ func (f *fakeMeshd) serve() {
 		if err != nil {
 			return
 		}
-		if answer := f.answer(body.(*invoke.Request)); answer != nil {
-			_ = f.conn.Send(answer)
+		switch frame := body.(type) {
+		case *invoke.ChannelEnd:
+			f.ended <- frame
+		case *invoke.Request:
+			if answer := f.answer(frame); answer != nil {
+				_ = f.conn.Send(answer)
+			}
 		}
 	}
 }

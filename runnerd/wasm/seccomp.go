@@ -9,7 +9,8 @@ import (
 )
 
 // callsRun are the system calls of the Go runtime, the engine and the connection. Programs cannot be
-// executed and sockets not be made; threads can.
+// executed and sockets not be made; threads can. For channels: RECVMSG brings the worker's end, SETSOCKOPT bounds
+// how long it may stay full, SHUTDOWN ends one in whose READ a thread waits.
 var callsRun = []uint32{
 	unix.SYS_ACCEPT4, unix.SYS_BRK, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLONE,
 	unix.SYS_CLOSE, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
@@ -20,7 +21,7 @@ var callsRun = []uint32{
 	unix.SYS_READ, unix.SYS_READV, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_RESTART_SYSCALL,
 	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_SCHED_GETAFFINITY,
 	unix.SYS_SCHED_YIELD, unix.SYS_SECCOMP, unix.SYS_SENDMSG, unix.SYS_SENDTO, unix.SYS_SETSOCKOPT,
-	unix.SYS_SIGALTSTACK, unix.SYS_TGKILL, unix.SYS_WRITE, unix.SYS_WRITEV,
+	unix.SYS_SHUTDOWN, unix.SYS_SIGALTSTACK, unix.SYS_TGKILL, unix.SYS_WRITE, unix.SYS_WRITEV,
 }
 
 // callsFiles are those of the cache, and of volumes where the module has some.

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tetratelabs/wazero/api"
@@ -20,7 +21,7 @@ import (
 	"colloid.net/ipc/invoke"
 )
 
-// worker is the state of the process. All of it but connection belongs to the executor's goroutine.
+// worker is the state of the process.
 type worker struct {
 	settings *Settings
 	engine   *engine
@@ -28,6 +29,9 @@ type worker struct {
 	stdout   io.Writer // of the module, as stderr
 	stderr   io.Writer
 	connection
+
+	// executor is held by whoever runs the module, or makes its instance; it guards what follows.
+	executor sync.Mutex
 
 	instance     api.Module   // of the last invocation, nil = make one
 	function     api.Function // of instance that was called last, nil = none
@@ -50,6 +54,7 @@ func newWorker(settings *Settings, log io.Writer) *worker {
 		settings: settings, log: log, stdout: os.Stdout, stderr: os.Stderr, callContext: context.Background(),
 	}
 	w.connection.queue = make(chan task, invoke.InvocationsMax)
+	w.connection.serve = w.serveChannel
 	w.rates.reads = newBucket(invoke.ReadsPerSecond)
 	w.rates.writes = newBucket(invoke.WritesPerSecond)
 	w.rates.metrics = newBucket(invoke.MetricsPerSecond)
@@ -89,6 +94,7 @@ func serve(first int) (int, error) {
 	if err := confine(len(settings.Volumes) > 0); err != nil {
 		return ExitModule, err
 	}
+	w.executor.Lock() // until there is an instance
 	listener := os.NewFile(uintptr(first+ExtraListener), "listener")
 	w.accept(listener, invoke.Hello{
 		Style: invoke.Style(w.engine.module.Style), Deterministic: settings.Deterministic,
@@ -108,10 +114,18 @@ func serve(first int) (int, error) {
 	}
 	runtime.GC()
 	debug.FreeOSMemory()
+	w.executor.Unlock()
 	for t := range w.queue {
-		_ = t.connection.Send(w.execute(t.call)) // a meshd that has gone needs no result
+		w.perform(t)
 	}
 	return 0, nil
+}
+
+// perform runs one invocation that came through meshd. The result's output is the worker's until it is sent.
+func (w *worker) perform(t task) {
+	w.executor.Lock()
+	defer w.executor.Unlock()
+	_ = t.connection.Send(w.execute(t.call)) // a meshd that has gone needs no result
 }
 
 // load reads and compiles the module.
@@ -134,10 +148,14 @@ func (w *worker) load(descriptor int) error {
 func (w *worker) refuseInvocations() {
 	go func() {
 		for t := range w.queue {
-			_ = t.connection.Send(&invoke.Result{ID: t.call.ID, Errno: invoke.ErrorUnsupported,
-				Output: []byte("the module is a service (it exports _start), it takes no invocations")})
+			_ = t.connection.Send(serviceRefusal(t.call))
 		}
 	}()
+}
+
+func serviceRefusal(call *invoke.Invocation) *invoke.Result {
+	return &invoke.Result{ID: call.ID, Errno: invoke.ErrorUnsupported,
+		Output: []byte("the module is a service (it exports _start), it takes no invocations")}
 }
 
 // runService runs _start as the workload; the exit code of the module is that of the worker.

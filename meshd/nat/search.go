@@ -1,0 +1,300 @@
+package nat
+
+import (
+	"net/netip"
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/wire"
+)
+
+// A search makes two cells meet of which one is behind a router that uses another port for each destination, the
+// hard side, and the other behind a filter that looks at addresses and ports, the easy side. The hard side sends to the
+// easy one from many sockets, so its router opens as many ports; the easy one sends to ports that it draws. Whichever
+// datagram meets an open port shows it (a birthday search):
+//
+//	hard                        coordinator                       easy
+//	  │ PunchSearch ─────────────────►│ PunchSearchGo ──────────────►│
+//	  │◄───────────── PunchSearchGo   │                              │
+//	  │◄──────────────────── relayed: PunchSearchReady, or Busy ─────│
+//	  │ PUNCH_SYN from 256 sockets ─────────────────────────────────►│ (dropped by its filter)
+//	  │ relayed: PunchSearchBegin ──────────────────────────────────►│
+//	  │◄─────────────────── PUNCH_SYN to 800 drawn ports a second ───│
+//	  │ first one that gets in: keep its socket, close all others    │
+//	  │ PUNCH_SYN and PING through it ──────────────────────────────►│
+//
+// With s sockets and p probes the chance to miss is C(64512-s, p) / C(64512, p): with 256 and 2048 it is 0.00026, with
+// 256 and 1024 0.017. A hit takes 252 probes on average. Whatever part of the 64512 ports the router uses, the chance
+// is the same, since the easy side draws from all of them.
+const (
+	// SocketsMax is how many sockets a cell has beside its own: those of one search and those kept.
+	SocketsMax = searchSockets + keptMax
+	// searchSockets are opened for one search; with fewer than searchSocketsMin, where descriptors are short, a
+	// search is not worth its datagrams: the chance is 87 %.
+	searchSockets    = 256
+	searchSocketsMin = 64
+	// keptMax bounds the cells that this one reaches through a socket kept from a search.
+	keptMax = 16
+	// probesMax bounds the datagrams of one search to ports that were drawn, out of ports from portFirst on.
+	probesMax = 2048
+	portFirst = 1024
+	ports     = 1<<16 - portFirst
+
+	// probesAtOnce are sent every probeInterval, on average: 800 a second.
+	probesAtOnce  = 8
+	probeInterval = 10 * time.Millisecond
+	// punchesAtOnce sockets are opened, and sent from, every punchInterval; all are used once more after
+	// secondRound, for what was lost and for ports that were probed too early.
+	punchesAtOnce = 16
+	punchInterval = 5 * time.Millisecond
+	secondRound   = 1500 * time.Millisecond
+	// probeTime and searchTime bound a search on the easy and on the hard side; on a slow machine it takes longer
+	// than the 2.6 s that its datagrams need.
+	probeTime  = 8 * time.Second
+	searchTime = 9 * time.Second
+	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile.
+	beginWait = 2500 * time.Millisecond
+	// settleTime is how long the two may take to prove the way that was found; the easy side does not probe for
+	// hitPause after a hit.
+	settleTime = 3 * time.Second
+	hitPause   = 700 * time.Millisecond
+
+	// searchEvery is the least time between two searches of a pair. The easy side, whose clock is another one, and
+	// which hears of the search a little later, allows slack.
+	searchEvery      = time.Hour
+	searchEverySlack = 5 * time.Minute
+	// searchPause lies between two searches with sockets of this cell: their ports stay in the router's table
+	// for 30 s.
+	searchPause = 2 * time.Second
+	// searchPatience is how long the two wait for a search before they punch as usual again.
+	searchPatience = time.Minute
+	// searchRetry is the first pause after the easy side had no time or no answer came; it doubles up to againMax.
+	searchRetry = 5 * time.Second
+
+	// A cell begins at most searchesBurst searches at once and searchesPerHour more an hour, and sends at most
+	// probesBurst probes and probesPerHour more an hour, whoever asks: what a member that was taken over can make
+	// of it is no more.
+	searchesPerHour = 32
+	searchesBurst   = 16
+	probesPerHour   = 8192
+	probesBurst     = 8192
+)
+
+// search is one that is under way: of one cell there is one at a time.
+type search struct {
+	id         wire.CellID
+	rendezvous uint64
+	hard       bool           // the sockets are this cell's
+	address    netip.AddrPort // hard: the easy side's. easy: the hard side's, whose port says nothing
+	begun      bool           // hard: sockets are being opened. easy: PunchSearchBegin has come
+	next       clock.Instant
+	until      clock.Instant
+
+	// Hard side.
+	coordinators [coordinatorsMax]wire.CellID
+	known, asked int
+	ready        bool // the easy side takes part
+	sockets      [searchSockets]uint16
+	open         int
+	opened       bool // as many as there is room for
+	sentFrom     int  // in this round
+	begins       int  // PunchSearchBegin sent
+	started      clock.Instant
+	second       bool
+	won          int // socket, 0 = none yet, ownSocket
+
+	// Easy side.
+	sent  int
+	drawn [ports / 64]uint64
+	hits  int
+}
+
+// budget is how much may be done: burst at once, and one more each interval.
+type budget struct {
+	interval time.Duration
+	burst    int
+	ready    clock.Instant // theoretical arrival time of the generic cell rate algorithm
+}
+
+// left returns how much may be done now.
+func (b *budget) left(now clock.Instant) int {
+	return b.burst - int((max(b.ready, now).Sub(now)+b.interval-1)/b.interval)
+}
+
+func (b *budget) spend(now clock.Instant, count int) {
+	b.ready = max(b.ready, now).Add(time.Duration(count) * b.interval)
+}
+
+// searchSensible reports whether a hard and an easy cell are such by their class.
+func searchSensible(hard, easy *overlay.Member) bool {
+	return hard.Reach == wire.ReachRelayed && easy.Reach == wire.ReachPunched
+}
+
+// searchable reports whether a search can make the way to a member direct where punching does not, whichever of the
+// two is the hard side.
+func (t *Traversal) searchable(m *overlay.Member) bool {
+	if t.options.NoSearch || t.scope().private() {
+		return false
+	}
+	switch t.Class() {
+	case wire.ReachRelayed:
+		return m.Reach == wire.ReachPunched
+	case wire.ReachPunched:
+		return m.Reach == wire.ReachRelayed
+	}
+	return false
+}
+
+// maySearch reports whether this cell, as the hard side, should search for a way to a member: both have punched in vain,
+// and somebody uses the path.
+func (t *Traversal) maySearch(now clock.Instant, p *Path, m *overlay.Member) bool {
+	return p.failed != 0 && p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
+		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m)
+}
+
+// tickSearch begins, continues and ends searches, and gives back sockets of paths that are lost.
+func (t *Traversal) tickSearch(now clock.Instant) {
+	t.releaseLost(now)
+	s := t.search
+	if s == nil {
+		t.beginSearch(now)
+		return
+	}
+	m, p := t.options.Members.Get(s.id), t.paths[s.id]
+	if m == nil || p == nil || !m.InService() {
+		t.endSearch(now)
+		return
+	}
+	if !s.next.Reached(now) {
+		return
+	}
+	if s.hard {
+		t.continueHard(now, s, p, m)
+	} else {
+		t.continueEasy(now, s, p, m)
+	}
+}
+
+// beginSearch asks for the first search that is worth it and whose time has come.
+func (t *Traversal) beginSearch(now clock.Instant) {
+	if t.options.OpenSocket == nil || t.Class() != wire.ReachRelayed || !t.searchDue.Reached(now) ||
+		len(t.kept) >= keptMax || t.asks.left(now) < 1 {
+		return
+	}
+	for _, p := range t.active {
+		if p.failed == 0 {
+			continue
+		}
+		m := t.options.Members.Get(p.ID)
+		if !t.maySearch(now, p, m) {
+			continue
+		}
+		s := &search{id: p.ID, hard: true}
+		s.coordinators, s.known = t.coordinators(now, m)
+		t.search = s
+		t.askSearch(now, s, p, m)
+		return
+	}
+}
+
+// askSearch asks the next coordinator, or gives up for a while.
+func (t *Traversal) askSearch(now clock.Instant, s *search, p *Path, m *overlay.Member) {
+	if s.asked >= s.known {
+		t.postpone(now, p)
+		return
+	}
+	s.asked++
+	s.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
+	s.address, s.ready = netip.AddrPort{}, false
+	s.next = now.Add(coordinatorWait)
+	t.say(s.coordinators[s.asked-1], m, m.Address, wire.PunchSearch, s.rendezvous)
+}
+
+// say sends a PUNCH_REQ that names a member at an address.
+func (t *Traversal) say(to wire.CellID, m *overlay.Member, address netip.AddrPort, what uint8, rendezvous uint64) {
+	request := wire.PunchReq{
+		Target:     wire.Contact{ID: m.ID, Address: address, Reach: m.Reach, Flags: what},
+		Rendezvous: rendezvous,
+	}
+	if request.Target.Check(t.wireOptions()) == nil {
+		t.options.Send(to, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], request))
+	}
+}
+
+// postpone ends a search that has not begun: the other side was busy, or somebody did not answer.
+func (t *Traversal) postpone(now clock.Instant, p *Path) {
+	pause := min(searchRetry<<min(p.refusals, 10), againMax)
+	p.refusals++
+	p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/2)))
+	t.search = nil
+}
+
+// receiveSearch takes what coordinator and partner of a search say.
+func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, request wire.PunchReq) {
+	s := t.search
+	mine := s != nil && s.rendezvous == request.Rendezvous && !s.begun
+	switch request.Target.Flags {
+	case wire.PunchSearchGo:
+		if !mine {
+			t.joinSearch(now, sender, request)
+		} else if s.hard && request.Target.ID == s.id && sender.ID == s.coordinators[s.asked-1] &&
+			t.searchableAt(s.id, request.Target.Address) {
+			s.address = request.Target.Address
+		}
+	case wire.PunchSearchReady:
+		if mine && s.hard && sender.ID == s.id {
+			s.ready = true
+		}
+	case wire.PunchSearchBusy:
+		if p := t.paths[sender.ID]; mine && s.hard && sender.ID == s.id && p != nil {
+			t.postpone(now, p)
+		}
+	case wire.PunchSearchBegin:
+		if p := t.paths[sender.ID]; mine && !s.hard && sender.ID == s.id && p != nil {
+			s.begun, s.next, s.until = true, now, now.Add(probeTime)
+			p.searched = now
+		}
+	}
+	p := (*Path)(nil)
+	if s = t.search; s != nil {
+		p = t.paths[s.id]
+	}
+	if p != nil && s.hard && !s.begun && s.ready && s.address.IsValid() {
+		s.begun, s.started, s.next, s.until = true, now, now, now.Add(searchTime)
+		t.asks.spend(now, 1)
+		t.stats.Searches++
+		p.searched, p.refusals = now, 0
+		p.searchAgain = now.Add(searchEvery + time.Duration(t.options.Random.Int64N(int64(searchEvery)/12)))
+	}
+	t.next = clock.Earliest(t.next, now)
+}
+
+// foundBySearch ends the search that led to the address of a member which has just been confirmed.
+func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member) {
+	s := t.search
+	if s == nil || s.id != p.ID {
+		return
+	}
+	if s.hard && (s.won == 0 || m.Address != s.address) || !s.hard && m.Address.Addr() != s.address.Addr() {
+		return
+	}
+	p.found = m.Address
+	t.stats.Found++
+	s.won = 0 // the socket stays
+	t.endSearch(now)
+}
+
+// endSearch gives back what a search holds.
+func (t *Traversal) endSearch(now clock.Instant) {
+	s := t.search
+	t.search = nil
+	if !s.hard {
+		return
+	}
+	t.searchDue = now.Add(searchPause)
+	t.closeSockets(s)
+	if s.won != 0 {
+		t.release(s.won)
+	}
+}
