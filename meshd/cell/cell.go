@@ -68,14 +68,15 @@ type Cell struct {
 	nat       *nat.Traversal
 	sockets   Sockets // nil: the network has no further ones
 
-	reconciler *reconcile.Reconciler
-	views      views
-	changes    changes
-	boot       bootState
-	isolation  isolationState
-	runner     runnerState
-	writes     writeState
-	joining    *joinAttempt
+	reconciler  *reconcile.Reconciler
+	views       views
+	changes     changes
+	boot        bootState
+	isolation   isolationState
+	runner      runnerState
+	supervision supervision
+	writes      writeState
+	joining     *joinAttempt
 	// What SetJoining was told last.
 	joiningText string
 	narrowAt    clock.Instant // last datagram that did not fit a path, 0 = none
@@ -171,7 +172,7 @@ const keysMaxDefault = 65536
 // Start begins the life of the cell: genesis when it has no cluster, otherwise boot from the
 // snapshot, the own-write log and the saved peers (F4, F5).
 func (c *Cell) Start(now clock.Instant) {
-	c.now, c.started = now, now
+	c.now, c.started, c.runner.away = now, now, now
 	cluster := c.config.Cluster
 	if cluster.Key == (seal.Key{}) {
 		c.config.Entropy(cluster.Key[:])
@@ -182,6 +183,7 @@ func (c *Cell) Start(now clock.Instant) {
 	}
 	c.enter(cluster)
 	c.restore()
+	c.runner.ranBefore = c.ranBefore()
 	c.startBoot()
 	c.drain()
 }
@@ -297,6 +299,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	}
 	c.heardVersion(header.Sender, header.Version)
 	c.heard(header.Sender, from, header.Type)
+	c.heardLife(header.Sender)
 	c.guests.speaks(header.Sender, header.Version)
 	c.replyTo, c.replyAddress = header.Sender, from
 	c.dispatch(from, header, payload)
@@ -353,6 +356,7 @@ func (c *Cell) Tick(now clock.Instant) {
 	c.tickBoot()
 	c.tickJoin()
 	c.tickEdge()
+	c.tickSupervision()
 	c.tickSchedule()
 	c.tickNetwork()
 	c.drain()
@@ -380,6 +384,7 @@ func (c *Cell) Deadline() clock.Instant {
 	next = clock.Earliest(next, c.leaveDeadline())
 	next = clock.Earliest(next, c.isolation.deadline())
 	next = clock.Earliest(next, c.networkDeadline())
+	next = clock.Earliest(next, c.supervisionDeadline())
 	return clock.Earliest(next, c.scheduleDeadline())
 }
 

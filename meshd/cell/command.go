@@ -38,12 +38,12 @@ func (c *Cell) command(request Request, reply func(Response)) {
 	case uds.CodeConnect:
 		c.connect(request, reply)
 	case uds.CodeLeave:
-		drain, force, ok := parseLeave(request.Payload)
+		drain, flags, ok := parseLeave(request.Payload)
 		if !ok {
 			reply(failure(uds.ErrorInvalid, "leave: malformed request"))
 			return
 		}
-		c.leave(drain, force, reply)
+		c.leave(drain, flags, reply)
 	case uds.CodeForget:
 		c.forget(request.Payload, reply)
 	case uds.CodePeers:

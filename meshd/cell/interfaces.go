@@ -89,6 +89,7 @@ type Config struct {
 	Features         uint32
 	ContactExtension []byte
 	AES              bool   // the processor has instructions for AES-GCM: streams use it with cells that have them too
+	RunnerExpected   bool   // the launcher starts a runnerd: until it speaks, what it offered last stays
 	Loopback         bool   // accept loopback contacts (tests, demo)
 	NoPortSearch     bool   // find no way through routers by many sockets, and help nobody to (F35)
 	Directory        string // for status

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,7 @@ type Options struct {
 	KeysMax   uint32
 	Join      []control.Target // seeds to join while the cell is in no cluster but its own
 	SupplyFD  int              // -1: not started by the launcher
+	Helpers   []string         // that the launcher starts
 	// PortMapping lets the daemon ask the host's router for an open port.
 	PortMapping bool
 	// NoPortSearch keeps the cell from finding ways through routers by many sockets.
@@ -214,6 +216,7 @@ func (d *Daemon) open() (err error) {
 		if d.supply, err = supply.NewReceiver(d.options.SupplyFD); err != nil {
 			return err
 		}
+		d.supply.Notices = d.programEnded
 	}
 	for _, note := range loaded.Notes {
 		d.log.printf("%s", note)
@@ -266,7 +269,8 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
 		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES, NoPortSearch: d.options.NoPortSearch,
-		Directory: d.options.Directory, Driver: d.reactor.Driver(),
+		RunnerExpected: slices.Contains(d.options.Helpers, "runnerd"),
+		Directory:      d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
 		Network: network{d.reactor}, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,
