@@ -16,7 +16,7 @@ import (
 //     with the same rate and grow more slowly than the rate, so whoever has less gets more, whatever the round trips;
 //   - the start ends when a queue stands, and does not go on growing meanwhile;
 //   - who sees a queue for several rounds sends next to nothing for a round trip, to see the path without its own
-//     part. As the others keep little there, that is nearly the path itself.
+//     part, and who sees that another does so joins in: then all see the path as it is.
 const (
 	// queueLow is the queue that changes nothing: the pace of several streams, and the timers of hosts.
 	queueLow = 3 * time.Millisecond
@@ -152,7 +152,11 @@ func (c *congestion) probeDue(now clock.Instant) bool {
 	if c.crowded < crowdedMany {
 		return now.Sub(c.minRTTAt) > minRTTLifetime
 	}
-	return now.Sub(c.probe.at) > max(c.probe.pause, probePauseRounds*c.minRTT)
+	since := now.Sub(c.probe.at)
+	if c.lastRTT < c.formerRTT-max(queueSeen, (c.formerRTT-c.minRTT)/2) { // another stream empties its part
+		return since > probePauseMin
+	}
+	return since > max(c.probe.pause, probePauseRounds*c.minRTT)
 }
 
 // allowed is the number of datagrams that may be under way now.
