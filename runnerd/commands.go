@@ -31,12 +31,41 @@ func (s *Supervisor) command(from *session, c *message.Command) error {
 		return nil
 	case *message.Command_Attach:
 		return s.attach(from, body.Attach)
+	case *message.Command_Host:
+		return s.host(from, body.Host)
 	case *message.Command_NoBlob:
 		s.noBlob(from, body.NoBlob)
 		return nil
 	}
 	s.audit.write(from.peer, c.Sequence, "unknown", "ignored: a command of a newer version")
 	from.acknowledge = true
+	return nil
+}
+
+// host takes where this host's instances answer now. A process that runs keeps what it was told when it began. Its
+// health check goes to the new address: if it does not answer there, it is started again like one that hangs.
+func (s *Supervisor) host(from *session, m *message.Host) error {
+	address, ok := netip.AddrFromSlice(m.Address)
+	if !ok {
+		return fmt.Errorf("address of the host has %d bytes, expected 4 or 16", len(m.Address))
+	}
+	from.acknowledge = true
+	address = address.Unmap()
+	for _, i := range s.instances {
+		if i.address == address || i.phase == phaseDenied {
+			continue
+		}
+		i.address = address
+		s.write(i)
+		if i.phase == phaseRunning && !i.ownAddress.IsValid() {
+			failed := i.ready == readinessFailed
+			s.running(i) // its health is asked for at the new address
+			if failed {
+				i.ready = readinessFailed
+				s.watchLiveness(i)
+			}
+		}
+	}
 	return nil
 }
 

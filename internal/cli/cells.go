@@ -37,7 +37,7 @@ func printCells(w io.Writer, cells []uds.CellInfo) error {
 	t := newTable(w, "CELL", "HOST", "ADDRESS", "STATE", "REACH", "PATH", "RTT", "HEARD", "CPU", "MEMORY", "RUNTIMES",
 		"INSTANCES", "VERSION")
 	for _, c := range cells {
-		state := c.State
+		state := lifeOf(&c)
 		switch {
 		case c.Drained:
 			state += " (drained)"

@@ -109,10 +109,13 @@ func isTerminal(w io.Writer) bool {
 
 // printStatus is the picture for people.
 func printStatus(w io.Writer, status *uds.Status) error {
+	if status.Cell.CutOff != "" {
+		fmt.Fprintf(w, "ATTENTION: %s\n\n", printable(status.Cell.CutOff))
+	}
 	printSelf(w, status.Cell)
 	alive := 0
 	for _, c := range status.Cells {
-		if c.State == "alive" {
+		if c.State == "alive" && !c.Unreached {
 			alive++
 		}
 	}
@@ -126,7 +129,7 @@ func printStatus(w io.Writer, status *uds.Status) error {
 		case c.HeardSeconds >= 0:
 			heard = fmt.Sprintf("%.1fs ago", c.HeardSeconds)
 		}
-		state := c.State
+		state := lifeOf(&c)
 		if c.Drained {
 			state += " (drained)"
 		}
@@ -148,6 +151,14 @@ func printStatus(w io.Writer, status *uds.Status) error {
 	return nil
 }
 
+// lifeOf is the state of a cell, with a mark while it is not known to be so any more.
+func lifeOf(c *uds.CellInfo) string {
+	if c.Unreached && c.State == "alive" {
+		return "no answer, last alive"
+	}
+	return c.State
+}
+
 func printSelf(w io.Writer, c uds.CellSelf) {
 	fmt.Fprintf(w, "cell %s  %s  cluster %s  door %s  up %s\n", c.ID, printable(c.State), printable(c.Cluster),
 		printable(c.Door), duration(c.UptimeSeconds))
@@ -160,6 +171,9 @@ func printSelf(w io.Writer, c uds.CellSelf) {
 		connected := "not connected"
 		if h.Connected {
 			connected = "connected"
+		}
+		if h.SilentSeconds > 0 {
+			connected = "does not answer, for " + duration(h.SilentSeconds)
 		}
 		fmt.Fprintf(w, "  %s %s\n", printable(strings.TrimSpace(h.Name+" "+h.Version)), connected)
 		for _, d := range h.Degradations {

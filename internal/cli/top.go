@@ -149,7 +149,7 @@ func (t *top) run(ctx context.Context, s *session, live bool, format outputForma
 func (t *top) ask(status *uds.Status) {
 	for n, c := range status.Cells {
 		id, err := strconv.ParseUint(c.ID, 16, 64)
-		if err != nil || n >= topCells || c.State != "alive" || c.Instances == 0 {
+		if err != nil || n >= topCells || c.State != "alive" || c.Unreached || c.Instances == 0 {
 			continue
 		}
 		t.mutex.Lock()
@@ -207,7 +207,7 @@ func (t *top) picture(status *uds.Status) *topPicture {
 	for _, c := range status.Cells {
 		id, _ := strconv.ParseUint(c.ID, 16, 64)
 		row := topCell{
-			Cell: c.ID, Hostname: c.Hostname, State: c.State, CPUPercent: c.CPUPercent, MemoryPercent: c.MemoryPercent,
+			Cell: c.ID, Hostname: c.Hostname, State: lifeOf(&c), CPUPercent: c.CPUPercent, MemoryPercent: c.MemoryPercent,
 			Instances: c.Instances,
 		}
 		if u := t.usage[id]; u != nil {
@@ -224,12 +224,13 @@ func (t *top) picture(status *uds.Status) *topPicture {
 			row := topInstance{
 				Replica: r.name(), Key: w.Key, Cell: info.Cell, State: info.State, Restarts: info.Restarts,
 			}
+			old := true
 			for _, c := range status.Cells {
 				if c.ID == info.Cell {
-					row.Hostname = c.Hostname
+					row.Hostname, old = c.Hostname, c.State != "alive" && c.State != "leaving" || c.Unreached
 				}
 			}
-			if u := t.usage[r.cellID()]; u != nil {
+			if u := t.usage[r.cellID()]; u != nil && !old {
 				row.figures(&r, u)
 			}
 			p.Instances = append(p.Instances, row)

@@ -163,6 +163,7 @@ type Command struct {
 	//	*Command_List
 	//	*Command_Attach
 	//	*Command_NoBlob
+	//	*Command_Host
 	Body          isCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -257,6 +258,15 @@ func (x *Command) GetNoBlob() *NoBlob {
 	return nil
 }
 
+func (x *Command) GetHost() *Host {
+	if x != nil {
+		if x, ok := x.Body.(*Command_Host); ok {
+			return x.Host
+		}
+	}
+	return nil
+}
+
 type isCommand_Body interface {
 	isCommand_Body()
 }
@@ -281,6 +291,10 @@ type Command_NoBlob struct {
 	NoBlob *NoBlob `protobuf:"bytes,80,opt,name=no_blob,json=noBlob,proto3,oneof"`
 }
 
+type Command_Host struct {
+	Host *Host `protobuf:"bytes,160,opt,name=host,proto3,oneof"`
+}
+
 func (*Command_Start) isCommand_Body() {}
 
 func (*Command_Stop) isCommand_Body() {}
@@ -290,6 +304,55 @@ func (*Command_List) isCommand_Body() {}
 func (*Command_Attach) isCommand_Body() {}
 
 func (*Command_NoBlob) isCommand_Body() {}
+
+func (*Command_Host) isCommand_Body() {}
+
+// Host says where the instances of this cell answer now, whenever that changes and every few seconds. It is answered
+// with an acknowledgement, so it also tells meshd whether the helper still works. It is sent to helpers whose Hello
+// asks for it.
+type Host struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       []byte                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Host) Reset() {
+	*x = Host{}
+	mi := &file_message_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Host) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Host) ProtoMessage() {}
+
+func (x *Host) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Host.ProtoReflect.Descriptor instead.
+func (*Host) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Host) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
 
 // NoBlob answers a Wanted: no cell gives it. The number says which.
 type NoBlob struct {
@@ -303,7 +366,7 @@ type NoBlob struct {
 
 func (x *NoBlob) Reset() {
 	*x = NoBlob{}
-	mi := &file_message_proto_msgTypes[2]
+	mi := &file_message_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +378,7 @@ func (x *NoBlob) String() string {
 func (*NoBlob) ProtoMessage() {}
 
 func (x *NoBlob) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[2]
+	mi := &file_message_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +391,7 @@ func (x *NoBlob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoBlob.ProtoReflect.Descriptor instead.
 func (*NoBlob) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{2}
+	return file_message_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *NoBlob) GetWanted() uint64 {
@@ -368,7 +431,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_message_proto_msgTypes[3]
+	mi := &file_message_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +443,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[3]
+	mi := &file_message_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +456,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{3}
+	return file_message_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Start) GetId() *InstanceID {
@@ -457,7 +520,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_message_proto_msgTypes[4]
+	mi := &file_message_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +532,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[4]
+	mi := &file_message_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +545,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{4}
+	return file_message_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *File) GetPath() string {
@@ -529,7 +592,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +604,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[5]
+	mi := &file_message_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +617,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{5}
+	return file_message_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Attach) GetChannel() uint64 {
@@ -714,7 +777,7 @@ type Blob struct {
 
 func (x *Blob) Reset() {
 	*x = Blob{}
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +789,7 @@ func (x *Blob) String() string {
 func (*Blob) ProtoMessage() {}
 
 func (x *Blob) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[6]
+	mi := &file_message_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +802,7 @@ func (x *Blob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blob.ProtoReflect.Descriptor instead.
 func (*Blob) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{6}
+	return file_message_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Blob) GetDigest() []byte {
@@ -768,7 +831,7 @@ type BlobSink struct {
 
 func (x *BlobSink) Reset() {
 	*x = BlobSink{}
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +843,7 @@ func (x *BlobSink) String() string {
 func (*BlobSink) ProtoMessage() {}
 
 func (x *BlobSink) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[7]
+	mi := &file_message_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +856,7 @@ func (x *BlobSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobSink.ProtoReflect.Descriptor instead.
 func (*BlobSink) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{7}
+	return file_message_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BlobSink) GetWanted() uint64 {
@@ -819,7 +882,7 @@ type Invoke struct {
 
 func (x *Invoke) Reset() {
 	*x = Invoke{}
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +894,7 @@ func (x *Invoke) String() string {
 func (*Invoke) ProtoMessage() {}
 
 func (x *Invoke) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[8]
+	mi := &file_message_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +907,7 @@ func (x *Invoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invoke.ProtoReflect.Descriptor instead.
 func (*Invoke) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{8}
+	return file_message_proto_rawDescGZIP(), []int{9}
 }
 
 // Usage: the descriptor is the reading end of a pipe with frames of ipc/attach: what the instances of this
@@ -858,7 +921,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +933,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[9]
+	mi := &file_message_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +946,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{9}
+	return file_message_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Usage) GetIntervalMilliseconds() uint32 {
@@ -905,7 +968,7 @@ type Resolver struct {
 
 func (x *Resolver) Reset() {
 	*x = Resolver{}
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +980,7 @@ func (x *Resolver) String() string {
 func (*Resolver) ProtoMessage() {}
 
 func (x *Resolver) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[10]
+	mi := &file_message_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +993,7 @@ func (x *Resolver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolver.ProtoReflect.Descriptor instead.
 func (*Resolver) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{10}
+	return file_message_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Resolver) GetIpv6() bool {
@@ -959,7 +1022,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1034,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[11]
+	mi := &file_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1047,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{11}
+	return file_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Logs) GetTailLines() uint32 {
@@ -1023,7 +1086,7 @@ type Exec struct {
 
 func (x *Exec) Reset() {
 	*x = Exec{}
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1098,7 @@ func (x *Exec) String() string {
 func (*Exec) ProtoMessage() {}
 
 func (x *Exec) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[12]
+	mi := &file_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1111,7 @@ func (x *Exec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exec.ProtoReflect.Descriptor instead.
 func (*Exec) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{12}
+	return file_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Exec) GetArguments() []string {
@@ -1105,7 +1168,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1180,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[13]
+	mi := &file_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1193,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{13}
+	return file_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Copy) GetPath() string {
@@ -1164,7 +1227,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1239,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[14]
+	mi := &file_message_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1252,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{14}
+	return file_message_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Stop) GetId() *InstanceID {
@@ -1215,7 +1278,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1290,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[15]
+	mi := &file_message_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1303,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{15}
+	return file_message_proto_rawDescGZIP(), []int{16}
 }
 
 type Event struct {
@@ -1261,7 +1324,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1336,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[16]
+	mi := &file_message_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1349,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{16}
+	return file_message_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Event) GetAcknowledged() uint64 {
@@ -1411,7 +1474,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1486,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[17]
+	mi := &file_message_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1499,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{17}
+	return file_message_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Wanted) GetNumber() uint64 {
@@ -1485,7 +1548,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1560,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1573,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{18}
+	return file_message_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1544,13 +1607,14 @@ type Hello struct {
 	Degradations   []string               `protobuf:"bytes,12,rep,name=degradations,proto3" json:"degradations,omitempty"` // one sentence each, for status
 	// The runtime classes that this host's policy forbids, one bit each: 1 OCI, 2 Wasm, 4 process.
 	Forbids       uint32 `protobuf:"varint,150,opt,name=forbids,proto3" json:"forbids,omitempty"`
+	TakesHost     bool   `protobuf:"varint,160,opt,name=takes_host,json=takesHost,proto3" json:"takes_host,omitempty"` // Host is understood and acknowledged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[19]
+	mi := &file_message_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1626,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[19]
+	mi := &file_message_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1639,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{19}
+	return file_message_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1669,6 +1733,13 @@ func (x *Hello) GetForbids() uint32 {
 	return 0
 }
 
+func (x *Hello) GetTakesHost() bool {
+	if x != nil {
+		return x.TakesHost
+	}
+	return false
+}
+
 // Network is sent after Hello, and when it changes: the ranges of addresses that this host's containers
 // have, and a number that changes with the sockets for Resolver. Without ranges there are no sockets.
 type Network struct {
@@ -1681,7 +1752,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_message_proto_msgTypes[20]
+	mi := &file_message_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1764,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[20]
+	mi := &file_message_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1777,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{20}
+	return file_message_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Network) GetRanges() []*Range {
@@ -1734,7 +1805,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_message_proto_msgTypes[21]
+	mi := &file_message_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1817,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[21]
+	mi := &file_message_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1830,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{21}
+	return file_message_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Range) GetAddress() []byte {
@@ -1798,7 +1869,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[22]
+	mi := &file_message_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1881,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[22]
+	mi := &file_message_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1894,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{22}
+	return file_message_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -1934,7 +2005,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[23]
+	mi := &file_message_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +2017,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[23]
+	mi := &file_message_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2030,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{23}
+	return file_message_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -1978,15 +2049,18 @@ const file_message_proto_rawDesc = "" +
 	"InstanceID\x12\x19\n" +
 	"\bkey_hash\x18\x01 \x01(\x06R\akeyHash\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\x06R\x06digest\"\x8a\x02\n" +
+	"\x06digest\x18\x03 \x01(\x06R\x06digest\"\xb4\x02\n" +
 	"\aCommand\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12*\n" +
 	"\x05start\x18\x02 \x01(\v2\x12.colloid.ipc.StartH\x00R\x05start\x12'\n" +
 	"\x04stop\x18\x03 \x01(\v2\x11.colloid.ipc.StopH\x00R\x04stop\x12'\n" +
 	"\x04list\x18\x04 \x01(\v2\x11.colloid.ipc.ListH\x00R\x04list\x12-\n" +
 	"\x06attach\x18\x05 \x01(\v2\x13.colloid.ipc.AttachH\x00R\x06attach\x12.\n" +
-	"\ano_blob\x18P \x01(\v2\x13.colloid.ipc.NoBlobH\x00R\x06noBlobB\x06\n" +
-	"\x04body\"N\n" +
+	"\ano_blob\x18P \x01(\v2\x13.colloid.ipc.NoBlobH\x00R\x06noBlob\x12(\n" +
+	"\x04host\x18\xa0\x01 \x01(\v2\x11.colloid.ipc.HostH\x00R\x04hostB\x06\n" +
+	"\x04body\" \n" +
+	"\x04Host\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\fR\aaddress\"N\n" +
 	"\x06NoBlob\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\x04R\x06wanted\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
@@ -2064,7 +2138,7 @@ const file_message_proto_rawDesc = "" +
 	"\x05avoid\x18\x05 \x03(\x06R\x05avoid\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\xa0\x03\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\xc0\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06helper\x18\x02 \x01(\tR\x06helper\x12\x1a\n" +
@@ -2080,7 +2154,9 @@ const file_message_proto_rawDesc = "" +
 	" \x01(\rR\finstancesMax\x12'\n" +
 	"\x0flimits_enforced\x18\v \x01(\bR\x0elimitsEnforced\x12\"\n" +
 	"\fdegradations\x18\f \x03(\tR\fdegradations\x12\x19\n" +
-	"\aforbids\x18\x96\x01 \x01(\rR\aforbids\"U\n" +
+	"\aforbids\x18\x96\x01 \x01(\rR\aforbids\x12\x1e\n" +
+	"\n" +
+	"takes_host\x18\xa0\x01 \x01(\bR\ttakesHost\"U\n" +
 	"\aNetwork\x12*\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x12.colloid.ipc.RangeR\x06ranges\x12\x1e\n" +
 	"\n" +
@@ -2132,66 +2208,68 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
 	(*Command)(nil),    // 2: colloid.ipc.Command
-	(*NoBlob)(nil),     // 3: colloid.ipc.NoBlob
-	(*Start)(nil),      // 4: colloid.ipc.Start
-	(*File)(nil),       // 5: colloid.ipc.File
-	(*Attach)(nil),     // 6: colloid.ipc.Attach
-	(*Blob)(nil),       // 7: colloid.ipc.Blob
-	(*BlobSink)(nil),   // 8: colloid.ipc.BlobSink
-	(*Invoke)(nil),     // 9: colloid.ipc.Invoke
-	(*Usage)(nil),      // 10: colloid.ipc.Usage
-	(*Resolver)(nil),   // 11: colloid.ipc.Resolver
-	(*Logs)(nil),       // 12: colloid.ipc.Logs
-	(*Exec)(nil),       // 13: colloid.ipc.Exec
-	(*Copy)(nil),       // 14: colloid.ipc.Copy
-	(*Stop)(nil),       // 15: colloid.ipc.Stop
-	(*List)(nil),       // 16: colloid.ipc.List
-	(*Event)(nil),      // 17: colloid.ipc.Event
-	(*Wanted)(nil),     // 18: colloid.ipc.Wanted
-	(*Attached)(nil),   // 19: colloid.ipc.Attached
-	(*Hello)(nil),      // 20: colloid.ipc.Hello
-	(*Network)(nil),    // 21: colloid.ipc.Network
-	(*Range)(nil),      // 22: colloid.ipc.Range
-	(*Instance)(nil),   // 23: colloid.ipc.Instance
-	(*Listing)(nil),    // 24: colloid.ipc.Listing
+	(*Host)(nil),       // 3: colloid.ipc.Host
+	(*NoBlob)(nil),     // 4: colloid.ipc.NoBlob
+	(*Start)(nil),      // 5: colloid.ipc.Start
+	(*File)(nil),       // 6: colloid.ipc.File
+	(*Attach)(nil),     // 7: colloid.ipc.Attach
+	(*Blob)(nil),       // 8: colloid.ipc.Blob
+	(*BlobSink)(nil),   // 9: colloid.ipc.BlobSink
+	(*Invoke)(nil),     // 10: colloid.ipc.Invoke
+	(*Usage)(nil),      // 11: colloid.ipc.Usage
+	(*Resolver)(nil),   // 12: colloid.ipc.Resolver
+	(*Logs)(nil),       // 13: colloid.ipc.Logs
+	(*Exec)(nil),       // 14: colloid.ipc.Exec
+	(*Copy)(nil),       // 15: colloid.ipc.Copy
+	(*Stop)(nil),       // 16: colloid.ipc.Stop
+	(*List)(nil),       // 17: colloid.ipc.List
+	(*Event)(nil),      // 18: colloid.ipc.Event
+	(*Wanted)(nil),     // 19: colloid.ipc.Wanted
+	(*Attached)(nil),   // 20: colloid.ipc.Attached
+	(*Hello)(nil),      // 21: colloid.ipc.Hello
+	(*Network)(nil),    // 22: colloid.ipc.Network
+	(*Range)(nil),      // 23: colloid.ipc.Range
+	(*Instance)(nil),   // 24: colloid.ipc.Instance
+	(*Listing)(nil),    // 25: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
-	4,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
-	15, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
-	16, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
-	6,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
-	3,  // 4: colloid.ipc.Command.no_blob:type_name -> colloid.ipc.NoBlob
-	1,  // 5: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
-	5,  // 6: colloid.ipc.Start.files:type_name -> colloid.ipc.File
-	1,  // 7: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
-	12, // 8: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
-	13, // 9: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
-	14, // 10: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
-	9,  // 11: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
-	10, // 12: colloid.ipc.Attach.usage:type_name -> colloid.ipc.Usage
-	11, // 13: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
-	7,  // 14: colloid.ipc.Attach.blob:type_name -> colloid.ipc.Blob
-	8,  // 15: colloid.ipc.Attach.blob_sink:type_name -> colloid.ipc.BlobSink
-	1,  // 16: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	20, // 17: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	23, // 18: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	24, // 19: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	19, // 20: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	21, // 21: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
-	18, // 22: colloid.ipc.Event.wanted:type_name -> colloid.ipc.Wanted
-	22, // 23: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
-	1,  // 24: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 25: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	5,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
+	16, // 1: colloid.ipc.Command.stop:type_name -> colloid.ipc.Stop
+	17, // 2: colloid.ipc.Command.list:type_name -> colloid.ipc.List
+	7,  // 3: colloid.ipc.Command.attach:type_name -> colloid.ipc.Attach
+	4,  // 4: colloid.ipc.Command.no_blob:type_name -> colloid.ipc.NoBlob
+	3,  // 5: colloid.ipc.Command.host:type_name -> colloid.ipc.Host
+	1,  // 6: colloid.ipc.Start.id:type_name -> colloid.ipc.InstanceID
+	6,  // 7: colloid.ipc.Start.files:type_name -> colloid.ipc.File
+	1,  // 8: colloid.ipc.Attach.id:type_name -> colloid.ipc.InstanceID
+	13, // 9: colloid.ipc.Attach.logs:type_name -> colloid.ipc.Logs
+	14, // 10: colloid.ipc.Attach.exec:type_name -> colloid.ipc.Exec
+	15, // 11: colloid.ipc.Attach.copy:type_name -> colloid.ipc.Copy
+	10, // 12: colloid.ipc.Attach.invoke:type_name -> colloid.ipc.Invoke
+	11, // 13: colloid.ipc.Attach.usage:type_name -> colloid.ipc.Usage
+	12, // 14: colloid.ipc.Attach.resolver:type_name -> colloid.ipc.Resolver
+	8,  // 15: colloid.ipc.Attach.blob:type_name -> colloid.ipc.Blob
+	9,  // 16: colloid.ipc.Attach.blob_sink:type_name -> colloid.ipc.BlobSink
+	1,  // 17: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
+	21, // 18: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	24, // 19: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	25, // 20: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	20, // 21: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	22, // 22: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
+	19, // 23: colloid.ipc.Event.wanted:type_name -> colloid.ipc.Wanted
+	23, // 24: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
+	1,  // 25: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 26: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -2205,8 +2283,9 @@ func file_message_proto_init() {
 		(*Command_List)(nil),
 		(*Command_Attach)(nil),
 		(*Command_NoBlob)(nil),
+		(*Command_Host)(nil),
 	}
-	file_message_proto_msgTypes[5].OneofWrappers = []any{
+	file_message_proto_msgTypes[6].OneofWrappers = []any{
 		(*Attach_Logs)(nil),
 		(*Attach_Exec)(nil),
 		(*Attach_Copy)(nil),
@@ -2216,7 +2295,7 @@ func file_message_proto_init() {
 		(*Attach_Blob)(nil),
 		(*Attach_BlobSink)(nil),
 	}
-	file_message_proto_msgTypes[16].OneofWrappers = []any{
+	file_message_proto_msgTypes[17].OneofWrappers = []any{
 		(*Event_Hello)(nil),
 		(*Event_Instance)(nil),
 		(*Event_Listing)(nil),
@@ -2230,7 +2309,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -35,7 +35,8 @@ type CellSelf struct {
 	Cluster        string       `json:"cluster"`
 	Door           string       `json:"door"` // open, locked
 	Address        string       `json:"address"`
-	Driver         string       `json:"driver"` // "io_uring (defer-taskrun)", "epoll (io_uring refused: ...)"
+	CutOff         string       `json:"cut_off,omitempty"` // what it reaches, while that is less than half of the cluster
+	Driver         string       `json:"driver"`            // "io_uring (defer-taskrun)", "epoll (io_uring refused: ...)"
 	Incarnation    uint32       `json:"incarnation"`
 	UptimeSeconds  int64        `json:"uptime_seconds"`
 	Authoritative  bool         `json:"authoritative"`
@@ -46,10 +47,12 @@ type CellSelf struct {
 
 // HelperInfo describes one helper of the answering cell.
 type HelperInfo struct {
-	Name         string   `json:"name"`
-	Connected    bool     `json:"connected"`
-	Version      string   `json:"version,omitempty"`
-	Degradations []string `json:"degradations,omitempty"`
+	Name      string `json:"name"`
+	Connected bool   `json:"connected"`
+	// SilentSeconds is for how long a connected helper has answered nothing, 0 = it answers.
+	SilentSeconds int64    `json:"silent_seconds,omitempty"`
+	Version       string   `json:"version,omitempty"`
+	Degradations  []string `json:"degradations,omitempty"`
 }
 
 // LeaveReply answers CodeLeave, unless there is nothing to say: the cell has left, and these instances run on.
@@ -69,7 +72,8 @@ type CellInfo struct {
 	ID             string   `json:"id"`
 	Hostname       string   `json:"hostname,omitempty"`
 	Address        string   `json:"address"`
-	State          string   `json:"state"` // alive, suspect, dead, leaving, gone
+	State          string   `json:"state"`               // alive, suspect, dead, leaving, gone
+	Unreached      bool     `json:"unreached,omitempty"` // the answering cell gets no answer from it, whatever its state says
 	Self           bool     `json:"self,omitempty"`
 	InPlacement    bool     `json:"in_placement"`
 	HeldSeconds    int      `json:"held_seconds,omitempty"`  // back from the dead, counts fully after that

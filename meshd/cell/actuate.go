@@ -47,7 +47,7 @@ func (c *Cell) actuate() {
 	if c.views.planDirty && c.views.planDue.Reached(c.now) {
 		c.freshPlan()
 	}
-	if !c.runner.connected || !c.runner.listed {
+	if !c.runner.works() || !c.runner.listed {
 		return
 	}
 	if c.views.planDirty || !c.views.runDirty && !c.reconciler.Deadline().Reached(c.now) {

@@ -20,7 +20,6 @@ const (
 	alarmSnapshot     = "snapshot"
 	alarmStorage      = "storage"
 	alarmDisk         = "disk"
-	alarmIsolated     = "isolated"
 	alarmMembers      = "members"
 	alarmPath         = "path"
 	alarmLink         = "link"
@@ -31,12 +30,13 @@ const (
 const (
 	AlarmDirectory = "directory" // files of the state directory
 	AlarmSocket    = "socket"    // the command socket
+	AlarmAddress   = "address"   // the host lacks the address of this cell
 )
 
 // HostAlarm shows or, with an empty text, withdraws an alarm of the process around the cell. The names are
 // the constants above.
 func (c *Cell) HostAlarm(name, severity, text, hint string) {
-	if name != AlarmDirectory && name != AlarmSocket {
+	if name != AlarmDirectory && name != AlarmSocket && name != AlarmAddress {
 		panic("cell: no alarm of the host is named " + name)
 	}
 	if text == "" {

@@ -112,6 +112,7 @@ type Cell struct {
 	streamLimit nat.Limiter      // the same for what belongs to streams
 	relayCopy   []byte           // a datagram to be passed on, opened to check it
 	mapped      []netip.AddrPort // see SetMapped
+	addresses   ownAddresses
 	candidates  [state.CandidatesMax]state.Candidate
 	contactDue  clock.Instant // of publishing the own contact, 0 = it is as published
 	contactSaid clock.Instant
@@ -380,13 +381,14 @@ func (c *Cell) Tick(now clock.Instant) {
 // Deadline returns when Tick wants to be called next.
 func (c *Cell) Deadline() clock.Instant {
 	next := clock.Earliest(c.detector.Deadline(), c.gossip.Deadline())
+	directs := c.runner.listed && c.runner.works()
 	next = clock.Earliest(next, c.sessions.Deadline())
 	switch {
 	case c.views.planDirty:
 		next = clock.Earliest(next, c.views.planDue)
-	case c.runner.listed && c.views.runDirty:
+	case directs && c.views.runDirty:
 		return c.now
-	case c.runner.listed: // without a helper there is nobody to do anything
+	case directs: // without a helper there is nobody to do anything
 		next = clock.Earliest(next, clock.Earliest(c.reconciler.Deadline(), c.rollout.due))
 	}
 	next = clock.Earliest(next, c.streams.mux.Deadline())

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"fmt"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -68,6 +69,31 @@ func (c *Cell) minority() bool {
 	return lost > silent+answered+unknown || lost+silent >= silentMin && lost+silent > answered || c.detector.Isolated(c.now)
 }
 
+// unreached reports whether this cell fails to reach a member at present, whatever the store says of it.
+func (c *Cell) unreached(m *member) bool {
+	if c.detector.Suspected(m.ID) || !m.InService() {
+		return true
+	}
+	since := c.detector.Doubted()
+	return c.isolation.since != 0 && since != 0 && m.Answered < since && swim.Silent(c.now, since, m)
+}
+
+// isolationAlarm says that this cell is cut off, and what it still reaches.
+func (c *Cell) isolationAlarm(add func(severity, text, hint string)) {
+	if c.isolation.since == 0 {
+		return
+	}
+	reached, all := 0, c.members.Len()
+	for i := range all {
+		if !c.unreached(c.members.At(i)) {
+			reached++
+		}
+	}
+	add("critical", fmt.Sprintf("this cell is cut off: it reaches %d of the %d other cells since %v ago; what it shows of "+
+		"the rest is what they said last", reached, all, c.now.Sub(c.isolation.since).Round(time.Second)),
+		"check its network; it keeps what it runs and starts nothing for a while")
+}
+
 // muted reports whether accusations must be kept private because this cell is the isolated one.
 func (s *isolationState) muted(c *Cell) bool {
 	if c.phase == Booting {
@@ -82,8 +108,6 @@ func (s *isolationState) muted(c *Cell) bool {
 func (s *isolationState) begin(c *Cell) {
 	s.since, s.alone = c.now, false
 	s.until = c.now.Add(c.timing.IsolationHold)
-	c.alarms.raise(alarmIsolated, "warning", "more than half of the cells do not answer: this cell is cut off",
-		"check its network; it keeps what it runs and starts nothing for a while")
 	c.log(LevelWarning, "isolated: more than half of the cells do not answer")
 	c.planChanged()
 }
@@ -101,7 +125,6 @@ func (c *Cell) tickIsolation() {
 		s.begin(c)
 	case !lost && s.since != 0:
 		*s = isolationState{checked: c.now, door: s.door}
-		c.alarms.clear(alarmIsolated)
 		c.log(LevelInfo, "no longer isolated")
 		c.planChanged()
 	case lost && !s.alone && s.until.Reached(c.now):

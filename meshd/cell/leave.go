@@ -118,7 +118,7 @@ func (c *Cell) tickLeave() {
 	}
 	if !l.gone {
 		switch {
-		case !c.runner.listed && len(c.runsHereAll()) > 0: // nothing can be stopped; runnerd may be about to come back
+		case (!c.runner.listed || c.runner.silent) && len(c.runsHereAll()) > 0: // nothing can be stopped; runnerd may be about to come back
 			if !l.until.Reached(c.now) && !c.unsupervised() {
 				return
 			}

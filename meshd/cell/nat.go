@@ -309,14 +309,10 @@ func (c *Cell) tickNetwork() {
 		c.recoverMore()
 	}
 	c.catchUp()
+	c.tickAddresses()
 	if c.nat.Changed() {
 		c.chooseAgain()
-		if c.contactDue == 0 {
-			c.contactDue = c.now.Add(contactDelay)
-			if c.contactSaid != 0 {
-				c.contactDue = max(c.contactDue, c.contactSaid.Add(contactPause))
-			}
-		}
+		c.contactChanged()
 	}
 	if c.contactDue == 0 || !c.contactDue.Reached(c.now) || c.phase == Booting {
 		return
@@ -324,6 +320,18 @@ func (c *Cell) tickNetwork() {
 	c.contactDue = 0
 	c.contactSaid = c.now
 	c.publish(state.ContactKey(c.config.Self), append(state.AppendCellContact(nil, c.ownContact()), c.config.ContactExtension...))
+	c.restateEndpoints()
+}
+
+// contactChanged has the own contact published soon.
+func (c *Cell) contactChanged() {
+	if c.contactDue != 0 {
+		return
+	}
+	c.contactDue = c.now.Add(contactDelay)
+	if c.contactSaid != 0 {
+		c.contactDue = max(c.contactDue, c.contactSaid.Add(contactPause))
+	}
 }
 
 // chooseAgain looks at the candidates of all members anew: which of them are on this side of a router depends
@@ -405,6 +413,9 @@ func (c *Cell) networkDeadline() clock.Instant {
 	}
 	if c.contactDue != 0 && c.phase != Booting {
 		next = clock.Earliest(next, c.contactDue)
+	}
+	if c.addresses.due != 0 {
+		next = clock.Earliest(next, c.addresses.due)
 	}
 	return next
 }

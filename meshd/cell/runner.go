@@ -23,7 +23,8 @@ type runnerState struct {
 	denials   map[denialID]denialAge                    // refusals of this cell that were looked at
 	holds     clock.Instant                             // end of the next re-admission hold
 	retry     clock.Instant
-	away      clock.Instant // since when it is not connected, while it is not
+	away      clock.Instant // since when it is not connected or does not answer, while it is so
+	silent    bool          // it is connected and answers nothing
 	marked    bool          // the contact says that it is away
 	ranBefore bool          // what the state had at the start says that instances are here
 }
@@ -61,6 +62,7 @@ func (r *runnerState) capacity() state.CellCapacity {
 func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 	c.now = now
 	c.runner.connected, c.runner.known, c.runner.listed, c.runner.marked = true, true, false, false
+	c.runner.silent = false
 	c.runner.hello = hello
 	c.runner.unlisted = make(map[reconcile.InstanceID]struct{}, len(c.runner.actual))
 	for id := range c.runner.actual {
@@ -128,11 +130,33 @@ func (c *Cell) HelperListing(now clock.Instant) {
 // HelperGone notes that runnerd is not connected. Its instances go on living (F134).
 func (c *Cell) HelperGone(now clock.Instant) {
 	c.now = now
-	if c.runner.connected {
+	if c.runner.connected && !c.runner.silent {
 		c.runner.away = now
 	}
-	c.runner.connected, c.runner.listed = false, false
+	c.runner.connected, c.runner.listed, c.runner.silent = false, false, false
 }
+
+// HelperSilent notes that runnerd is connected but has answered nothing for a while: it hangs, and nobody looks after
+// what runs here, as if it were gone.
+func (c *Cell) HelperSilent(now clock.Instant, since time.Duration) {
+	c.now = now
+	if c.runner.connected && !c.runner.silent {
+		c.runner.silent, c.runner.away = true, max(c.started, now.Add(-since))
+		c.log(LevelWarning, "runnerd is connected but does not answer")
+	}
+}
+
+// HelperAnswers ends what HelperSilent said.
+func (c *Cell) HelperAnswers(now clock.Instant) {
+	c.now = now
+	if c.runner.silent {
+		c.runner.silent, c.views.runDirty = false, true
+		c.log(LevelInfo, "runnerd answers again")
+	}
+}
+
+// works reports whether runnerd is there and does what it is told.
+func (r *runnerState) works() bool { return r.connected && !r.silent }
 
 func (c *Cell) publishDenial(actual reconcile.Actual) {
 	denial := state.CellDenial{KeyHash: actual.ID.KeyHash, Digest: actual.ID.Digest, Reason: actual.Reason}

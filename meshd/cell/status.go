@@ -24,8 +24,12 @@ func (c *Cell) statusReply(payload []byte) Response {
 		Network:   c.networkInfo(),
 		Workloads: c.workloadStatuses(),
 		Conflicts: c.conflictInfos(),
-		Alarms:    c.alarms.list(),
 	}
+	c.isolationAlarm(func(severity, text, hint string) { // it casts doubt on all the rest
+		status.Alarms = append(status.Alarms, uds.Alarm{Severity: severity, Text: text, Hint: hint})
+		status.Cell.CutOff = text
+	})
+	status.Alarms = append(status.Alarms, c.alarms.list()...)
 	status.Alarms = append(status.Alarms, c.derivedAlarms(status.Workloads)...)
 	status.NeedsHuman = len(status.Conflicts) > 0
 	for _, alarm := range status.Alarms {
@@ -57,7 +61,7 @@ func (c *Cell) selfStatus() uds.CellSelf {
 		Authoritative: c.boot.authoritative, Keys: c.store.Len(), StateDirectory: c.config.Directory,
 		Helpers: []uds.HelperInfo{{
 			Name: "runnerd", Connected: c.runner.connected, Version: c.runner.hello.Software,
-			Degradations: c.runner.hello.Degradations,
+			Degradations: c.runner.hello.Degradations, SilentSeconds: c.silence(),
 		}},
 	}
 }
@@ -87,9 +91,11 @@ func (c *Cell) cellInfos() []uds.CellInfo {
 			info.HeldSeconds = int((view.heldUntil.Sub(c.now) + time.Second - 1) / time.Second)
 		}
 		c.describeContact(&info, view)
-		info.CPUPercent = c.loadOf(id, state.LoadCPU)
-		info.MemoryPercent = c.loadOf(id, state.LoadMemory)
-		info.DiskPercent = c.loadOf(id, state.LoadDisk)
+		if m := c.members.Get(id); info.Self || m != nil && !c.unreached(m) { // else they are of the past
+			info.CPUPercent = c.loadOf(id, state.LoadCPU)
+			info.MemoryPercent = c.loadOf(id, state.LoadMemory)
+			info.DiskPercent = c.loadOf(id, state.LoadDisk)
+		}
 		infos = append(infos, info)
 	}
 	return infos
@@ -111,6 +117,7 @@ func (c *Cell) describeContact(info *uds.CellInfo, view *cellView) {
 		info.Address = m.Address.String()
 	}
 	c.describePath(info, m)
+	info.Unreached = info.State != state.Dead.String() && c.unreached(m)
 	info.RTTMicrosecond = int64(m.RTT / time.Microsecond)
 	if m.Heard != 0 {
 		info.HeardSeconds = float64(c.now.Sub(m.Heard)/time.Millisecond) / 1000

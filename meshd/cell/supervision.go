@@ -86,10 +86,18 @@ func (c *Cell) ranBefore() bool {
 	return false
 }
 
-// unsupervised reports whether runnerd is away for longer than a restart takes, so that nobody looks after what runs
+// unsupervised reports whether runnerd is away or hangs for longer than a restart takes, so that nobody looks after what runs
 // on this host.
 func (c *Cell) unsupervised() bool {
-	return !c.runner.connected && c.runnerExpected() && c.now.Sub(c.runner.away) >= runnerdGrace
+	return !c.runner.works() && c.runnerExpected() && c.now.Sub(c.runner.away) >= runnerdGrace
+}
+
+// silence is for how many seconds a connected runnerd has not answered, 0 = it does.
+func (c *Cell) silence() int64 {
+	if !c.runner.silent {
+		return 0
+	}
+	return max(1, int64(c.now.Sub(c.runner.away)/time.Second))
 }
 
 // tickSupervision tells the others when that changes.
@@ -101,7 +109,7 @@ func (c *Cell) tickSupervision() {
 }
 
 func (c *Cell) supervisionDeadline() clock.Instant {
-	if c.runner.connected || c.runner.marked || !c.runnerExpected() {
+	if c.runner.works() || c.runner.marked || !c.runnerExpected() {
 		return clock.Never
 	}
 	return c.runner.away.Add(runnerdGrace)
@@ -131,10 +139,16 @@ func (c *Cell) unsupervisedAt(id wire.CellID) bool {
 
 // absenceAlarms speaks of a runnerd that is not there, of this cell or of another.
 func (c *Cell) absenceAlarms(add func(severity, text, hint string)) {
+	away := c.now.Sub(c.runner.away).Round(time.Second)
 	switch {
+	case c.unsupervised() && c.runner.silent:
+		add("critical", fmt.Sprintf("runnerd has not answered for %v: nothing is started, stopped or watched here; %s",
+			away, c.runsOn(c.config.Self)), "look at its process and the disk; ending it lets the launcher start another, instances run on")
+	case c.runner.silent:
+		add("warning", fmt.Sprintf("runnerd has not answered for %v", away), "")
 	case c.unsupervised():
 		add("critical", fmt.Sprintf("runnerd has been gone for %v: nothing is started, stopped or watched here; %s",
-			c.now.Sub(c.runner.away).Round(time.Second), c.runsOn(c.config.Self)),
+			away, c.runsOn(c.config.Self)),
 			"the launcher's output says why it does not come back; when that is repaired, start colloid again")
 	case !c.runner.connected:
 		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")

@@ -84,8 +84,9 @@ type Daemon struct {
 	names       nameService
 	log         *logger
 	failure     atomic.Pointer[error]
-	// Where other cells reach this one.
-	addresses []netip.Addr
+	// Where other cells reach this one; see watchAddresses.
+	addresses      atomic.Pointer[[]netip.Addr]
+	addressTrouble string // the alarm about them; of the reactor's goroutine
 	// Timers that withdraw alarms, by name; of the reactor's goroutine.
 	troubles map[string]*time.Timer
 	stopped  chan struct{} // closed when Run ends
@@ -123,6 +124,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		go d.serveSupply()
 	}
 	go d.sampleLoad()
+	go d.watchAddresses()
+	go d.watchHelper()
 	if d.options.PortMapping {
 		go d.mapPort(ctx)
 	}
@@ -252,9 +255,7 @@ func (d *Daemon) open() (err error) {
 	d.cell.Serve(wire.StreamInvoke, d.workers.serveForwarded)
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
-	for _, candidate := range config.Addresses {
-		d.addresses = append(d.addresses, candidate.Address.Addr().Unmap())
-	}
+	d.setAddresses(config.Addresses)
 	return nil
 }
 

@@ -26,7 +26,10 @@ type helper struct {
 	cellID   uint64
 	// descriptors are those that runnerd passes beside the rings; they live as long as the link.
 	descriptors *ring.Descriptors
-	channel     uint64 // of the last Attach
+	channel     uint64    // of the last Attach
+	takesHost   bool      // it acknowledges Host, see watchHelper
+	asked       time.Time // when the first command was sent that it has not, zero = none
+	missed      int       // looks in a row that found it owing an answer
 }
 
 // helperEventsPerWake bounds the records handled before the reactor looks at its socket again.
@@ -82,6 +85,7 @@ func (h *helper) attach(d *Daemon, link *ring.Link) {
 	}
 	descriptors := &ring.Descriptors{}
 	h.link, h.sequence, h.descriptors = link, 0, descriptors
+	h.takesHost, h.asked, h.missed = false, time.Time{}, 0
 	go func() {
 		if err := receiveDescriptors(link, descriptors); err != io.EOF {
 			d.log.printf("runnerd: connection ended: %v", err)
@@ -156,12 +160,15 @@ const helperProtocol = 1
 
 func (h *helper) deliver(d *Daemon, event *message.Event) error {
 	now := d.reactor.Now()
+	h.acknowledged(d, event.Acknowledged)
 	switch body := event.Body.(type) {
 	case *message.Event_Hello:
 		if body.Hello.Protocol != helperProtocol {
 			return fmt.Errorf("protocol %d: want %d; install matching versions", body.Hello.Protocol, helperProtocol)
 		}
 		d.cell.HelperHello(now, helloOf(body.Hello))
+		h.takesHost = body.Hello.TakesHost
+		h.tellHost()
 	case *message.Event_Instance:
 		actual, err := actualOf(body.Instance)
 		if err != nil {
@@ -288,5 +295,8 @@ func (h *helper) command(command *message.Command) bool {
 		return false
 	}
 	h.sequence++
+	if h.asked.IsZero() {
+		h.asked = time.Now()
+	}
 	return true
 }

@@ -19,7 +19,7 @@ const (
 // checkLinks tells the cell of a link of this host that does not carry a full datagram. Waiting until one is
 // sent would not do: those that come this way are lost without an error anywhere (F30).
 func (d *Daemon) checkLinks() {
-	name, mtu, need := narrowLink(d.addresses)
+	name, mtu, need := narrowLink(*d.addresses.Load())
 	d.inbox.post(func() { d.cell.LinkTooNarrow(d.reactor.Now(), name, mtu, need) })
 }
 

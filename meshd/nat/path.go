@@ -388,13 +388,14 @@ type Kind uint8
 
 // Kinds of paths.
 const (
-	KindDirect  Kind = iota // straight, no help needed
-	KindPunched             // straight, through a hole that both made
-	KindRelayed             // through a relay
-	KindNone                // no way is known
+	KindDirect   Kind = iota // straight, no help needed
+	KindPunched              // straight, through a hole that both made
+	KindRelayed              // through a relay
+	KindNone                 // no way is known
+	KindUnproven             // straight, since it needs no help, but nothing has come back yet
 )
 
-var kindNames = [...]string{"direct", "punched", "relayed", "none"}
+var kindNames = [...]string{"direct", "punched", "relayed", "none", "unproven"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -414,17 +415,27 @@ func (t *Traversal) local(m *overlay.Member) bool {
 	})
 }
 
+// proven reports whether a member has answered this cell straight from its address.
+func (t *Traversal) proven(now clock.Instant, m *overlay.Member) bool {
+	return m.Validated != 0 || t.options.Guard != nil && t.options.Guard.Validated(now, m.Address)
+}
+
 // Report describes the way to a member without changing anything.
 func (t *Traversal) Report(now clock.Instant, m *overlay.Member) Report {
 	p := t.paths[m.ID]
 	if p == nil {
-		if m.NeedsHelp() {
+		switch {
+		case m.NeedsHelp():
 			return Report{Kind: KindNone}
+		case !t.proven(now, m):
+			return Report{Kind: KindUnproven}
 		}
 		return Report{Kind: KindDirect}
 	}
 	r := Report{Attempts: p.Attempts}
 	switch {
+	case !m.NeedsHelp() && p.blocked == 0 && !p.open(now) && !t.proven(now, m):
+		r.Kind = KindUnproven
 	case !m.NeedsHelp() && p.blocked == 0:
 		r.Kind = KindDirect
 	case p.open(now) && !t.local(m):

@@ -141,6 +141,30 @@ func (t *Traversal) SetMapped(addresses []netip.AddrPort) {
 	}
 }
 
+// SetOwn takes the addresses that this cell's host has now. What was observed at the ones before says nothing any more
+// about how others reach it, and whoever was reached straight may not be.
+func (t *Traversal) SetOwn(now clock.Instant, own []state.Candidate) {
+	t.options.Own = own
+	for s := range t.views {
+		t.views[s], t.class[s] = view{}, wire.ReachUnknown
+	}
+	t.dial, t.question, t.published = dial{}, question{}, netip.AddrPort{}
+	t.homes, t.wasRestricted = t.homes[:0], false
+	t.changed, t.next = true, now
+	t.forgiveAll(now)
+	for _, p := range t.active {
+		p.proven, p.asked, p.blocked = 0, 0, 0
+	}
+	t.announced = 0 // this one does not wait
+	t.announce(now)
+	t.options.Members.Each(func(m *overlay.Member) bool { // who may know what did not arrive meanwhile
+		if m.InService() && m.Address.IsValid() && m.Heard != 0 && !m.NeedsHelp() {
+			t.recover(m.ID)
+		}
+		return t.recovered == 0
+	})
+}
+
 // Homes returns the home cells of this cell, best first. The caller must not change it.
 func (t *Traversal) Homes() []wire.CellID {
 	if !t.Restricted() {

@@ -257,3 +257,14 @@ func (n *network) resolve(from *Node, source, to netip.AddrPort) (target *Node, 
 		r = next
 	}
 }
+
+// Move gives a machine without a router another address, as a DHCP server does. The cell is told after a while, as by
+// its process.
+func (n *Node) Move(address netip.AddrPort) {
+	if n.NAT != Public {
+		panic("sim: only a machine without a router can be moved")
+	}
+	delete(n.world.byAddr, n.Address)
+	n.Address = address
+	n.world.byAddr[address] = n
+}

@@ -1,0 +1,133 @@
+package daemon
+
+import (
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"colloid.net/meshd/cell"
+	"colloid.net/meshd/state"
+	"golang.org/x/sys/unix"
+)
+
+// addressInterval is the pause between two looks at the host's addresses. A change counts when two looks have seen
+// it, so that what flaps faster is never told to anybody; a cell is on its new address within twice this.
+const addressInterval = 3 * time.Second
+
+// watchAddresses follows the addresses of the host until the daemon stops. It asks the kernel for the list of
+// addresses, one small dump, and looks at the interfaces only if that is another one than the last time.
+func (d *Daemon) watchAddresses() {
+	ticker := time.NewTicker(addressInterval)
+	defer ticker.Stop()
+	var before, counted []netip.Addr
+	for {
+		if now, err := kernelAddresses(); err == nil {
+			if slices.Equal(now, before) && !slices.Equal(now, counted) {
+				d.addressesChanged(now)
+				counted = now
+			}
+			before = now
+		}
+		select {
+		case <-d.stopped:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// addressesChanged tells the cell what the addresses of this host mean to it.
+func (d *Daemon) addressesChanged(now []netip.Addr) {
+	bound := d.reactor.LocalAddress()
+	if address := bound.Addr().Unmap(); !address.IsUnspecified() {
+		text := ""
+		if !address.IsLoopback() && !slices.Contains(now, address.WithZone("")) {
+			text = "this host no longer has the address " + address.String() + ", to which --bind ties this cell: nobody reaches it"
+		}
+		d.showAddress(text, "give the host that address again, or start colloid with another --bind")
+		return
+	}
+	if len(d.options.Advertise) > 0 {
+		return // an operator said where the cell is; whether that leads here, nobody can see from here
+	}
+	found, err := hostAddresses()
+	if err != nil {
+		return
+	}
+	if before := *d.addresses.Load(); len(found) == 0 && !before[0].IsLoopback() {
+		d.showAddress("this host has no address any more, the last one was "+before[0].String()+": nobody reaches this cell",
+			"check the host's network; the cell takes the next address that comes")
+		return
+	}
+	d.showAddress("", "")
+	candidates, err := advertised(nil, bound)
+	if err != nil {
+		return
+	}
+	d.setAddresses(candidates)
+	d.inbox.post(func() {
+		if address := candidates[0].Address.Addr().AsSlice(); !slices.Equal(address, d.helper.address) {
+			d.helper.address = address
+			d.helper.tellHost()
+		}
+		if d.started {
+			d.cell.SetAddresses(d.reactor.Now(), candidates)
+		}
+	})
+}
+
+// showAddress shows an alarm about the host's addresses, or withdraws it with an empty text.
+func (d *Daemon) showAddress(text, hint string) {
+	d.inbox.post(func() {
+		if d.addressTrouble == text {
+			return
+		}
+		if d.addressTrouble = text; text != "" {
+			d.log.printf("%s: %s", text, hint)
+		}
+		d.cell.HostAlarm(cell.AlarmAddress, "critical", text, hint)
+	})
+}
+
+func (d *Daemon) setAddresses(candidates []state.Candidate) {
+	var list []netip.Addr
+	for _, candidate := range candidates {
+		list = append(list, candidate.Address.Addr().Unmap())
+	}
+	d.addresses.Store(&list)
+}
+
+// kernelAddresses lists the addresses of all interfaces, sorted.
+func kernelAddresses() ([]netip.Addr, error) {
+	dump, err := syscall.NetlinkRIB(unix.RTM_GETADDR, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := syscall.ParseNetlinkMessage(dump)
+	if err != nil {
+		return nil, err
+	}
+	list := []netip.Addr{}
+	for i := range messages {
+		if messages[i].Header.Type != unix.RTM_NEWADDR {
+			continue
+		}
+		attributes, err := syscall.ParseNetlinkRouteAttr(&messages[i])
+		if err != nil {
+			return nil, err
+		}
+		address := netip.Addr{}
+		for _, attribute := range attributes {
+			// Of a link between two hosts IFA_ADDRESS is the other end's.
+			if kind := attribute.Attr.Type; kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !address.IsValid() {
+				address, _ = netip.AddrFromSlice(attribute.Value)
+			}
+		}
+		if address.IsValid() {
+			list = append(list, address.Unmap())
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list, nil
+}
