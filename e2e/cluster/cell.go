@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"colloid.net/ipc/uds"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,6 +30,7 @@ type Cell struct {
 	group     string // control group, "" = none
 	keeper    *exec.Cmd
 	running   bool
+	bare      bool // its host has no address
 }
 
 func newCell(c *Cluster, number int) *Cell {
@@ -85,7 +87,14 @@ func (c *Cell) Endpoint() string {
 }
 
 func (c *Cell) arguments() []string {
-	arguments := []string{c.cluster.Program("colloid"), "--directory", c.Directory, "--bind", c.Endpoint(),
+	bind := c.Endpoint()
+	if c.cluster.options.BindAny {
+		bind = netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(c.cluster.port)).String()
+		if c.Address.Is4() {
+			bind = netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(c.cluster.port)).String()
+		}
+	}
+	arguments := []string{c.cluster.Program("colloid"), "--directory", c.Directory, "--bind", bind,
 		"--policy", c.cluster.policyPath(c.number)}
 	if c.number > 0 && !c.cluster.options.Apart {
 		arguments = append(arguments, "--join", c.cluster.Cells[0].Endpoint())
@@ -198,6 +207,43 @@ func (c *Cell) Resume() { c.membership().signalAll(unix.SIGCONT) }
 
 // Cut takes the cell off the network and Heal brings it back. ErrNoLink without namespaces.
 func (c *Cell) Cut() error { return c.cluster.network.setLink(c.number, false) }
+
+// SetAddress gives the cell's host another address in the place of the one it has, as a DHCP server does; an invalid
+// one only takes it. It needs namespaces on a bridge.
+func (c *Cell) SetAddress(to netip.Addr) error {
+	return c.Do(func() error {
+		link, err := netlink.LinkByName(cellLink)
+		if err != nil {
+			return err
+		}
+		bits := 24
+		if c.Address.Is6() {
+			bits = 64
+		}
+		if !c.bare {
+			old, err := netlink.ParseAddr(netip.PrefixFrom(c.Address, bits).String())
+			if err != nil {
+				return err
+			}
+			if err := netlink.AddrDel(link, old); err != nil {
+				return err
+			}
+			c.bare = true
+		}
+		if !to.IsValid() {
+			return nil
+		}
+		address, err := netlink.ParseAddr(netip.PrefixFrom(to, bits).String())
+		if err != nil {
+			return err
+		}
+		if to.Is6() {
+			address.Flags = unix.IFA_F_NODAD // usable at once
+		}
+		c.Address, c.bare = to, false
+		return netlink.AddrAdd(link, address)
+	})
+}
 
 // Heal ends Cut.
 func (c *Cell) Heal() error { return c.cluster.network.setLink(c.number, true) }

@@ -34,6 +34,8 @@ type Options struct {
 	Routers []Router
 	// Firewalled are the numbers of cells, counted from 0, that let in nothing but answers. It needs root.
 	Firewalled []int
+	// BindAny lets the cells listen on all addresses of their hosts, as they do unless told otherwise. It needs root.
+	BindAny bool
 	// Apart leaves every cell in a cluster of its own.
 	Apart bool
 	// Denied are the numbers of cells, counted from 0, whose policy allows none of the Programs.
