@@ -56,14 +56,10 @@ func (s *Supervisor) host(from *session, m *message.Host) error {
 			continue
 		}
 		i.address = address
+		i.moved = i.ready != readinessReady && (i.phase == phaseRunning || i.phase == phaseLaunching)
 		s.write(i)
 		if i.phase == phaseRunning && !i.ownAddress.IsValid() {
-			failed := i.ready == readinessFailed
 			s.running(i) // its health is asked for at the new address
-			if failed {
-				i.ready = readinessFailed
-				s.watchLiveness(i)
-			}
 		}
 	}
 	return nil

@@ -106,6 +106,8 @@ type instance struct {
 	supplied *workload.Environment // of the last Start command, nil = none yet
 	hung     string                // why its run is being ended although it should run
 
+	moved bool // it was told another address than its host has, and was not ready then
+
 	dirty bool // its state has not been sent to the present session
 }
 

@@ -160,3 +160,24 @@ func TestF78_ReadyCountsCopiesOfOldVersions(t *testing.T) {
 		t.Errorf("%q", r.output)
 	}
 }
+
+// A cell that is cut off says so before anything else, and counts nobody alive who gives no answer; `top` shows no
+// figures of them.
+func TestF66_StatusOfACellThatIsCutOff(t *testing.T) {
+	d := newFake(t)
+	half := 50
+	d.status = uds.Status{
+		Cell: uds.CellSelf{ID: ownActor, State: "active", CutOff: "this cell is cut off: it reaches 0 of the 1 other cells"},
+		Cells: []uds.CellInfo{{ID: ownActor, State: "alive", Self: true, CPUPercent: &half},
+			{ID: "00000000000000b2", State: "alive", Unreached: true}},
+		NeedsHuman: true,
+	}
+	r := d.run("", "status")
+	if r.exit != ExitNeedsHuman || !strings.HasPrefix(r.output, "ATTENTION: this cell is cut off") ||
+		!strings.Contains(r.output, "CELLS  1 of 2 alive") || !strings.Contains(r.output, "no answer, last alive") {
+		t.Errorf("exit %d:\n%s", r.exit, r.output)
+	}
+	if r := d.run("", "cells"); !strings.Contains(r.output, "no answer, last alive") {
+		t.Errorf("cells:\n%s", r.output)
+	}
+}

@@ -79,7 +79,7 @@ type CellInfo struct {
 	HeldSeconds    int      `json:"held_seconds,omitempty"`  // back from the dead, counts fully after that
 	Drained        bool     `json:"drained,omitempty"`       // an operator wants it empty
 	Reach          string   `json:"reach"`                   // public, punched, relayed, unknown: what strangers can expect
-	Path           string   `json:"path,omitempty"`          // direct, punched, relayed, none: from this cell to it
+	Path           string   `json:"path,omitempty"`          // direct, punched, relayed, unproven, none: from this cell to it
 	Relay          string   `json:"relay,omitempty"`         // the cell a relayed path goes through
 	PathSeconds    float64  `json:"path_seconds"`            // age of the path, 0 = not known
 	PathAttempts   int      `json:"path_attempts"`           // to make it direct, begun by this cell

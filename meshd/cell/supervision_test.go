@@ -248,3 +248,30 @@ func TestF134_AStartKeepsWhatRunnerdOffered(t *testing.T) {
 		t.Errorf("%+v", s.Workloads[0])
 	}
 }
+
+// F134: a runnerd that is connected and answers nothing counts as one that is gone, in its own words.
+func TestF134_ASilentRunnerdIsCritical(t *testing.T) {
+	w := running(t, 2)
+	hung, other := w.Node(1), w.Node(0)
+	hung.Input(func(now clock.Instant) { hung.Cell().HelperSilent(now, 12*time.Second) })
+	w.Run(time.Second)
+	if s := statusOf(t, w, hung); s.NeedsHuman || alarmOf(s, "runnerd has not answered for 13s").Severity != "warning" {
+		t.Errorf("after 13 s: %+v", s.Alarms)
+	}
+	w.Run(10 * time.Second)
+	s := statusOf(t, w, hung)
+	if a := alarmOf(s, "runnerd has not answered for 23s"); a.Severity != "critical" || !s.NeedsHuman ||
+		s.Cell.Helpers[0].SilentSeconds != 23 || !s.Cell.Helpers[0].Connected {
+		t.Errorf("after 23 s: %+v, %+v", s.Alarms, s.Cell.Helpers)
+	}
+	if a := alarmOf(statusOf(t, w, other), "cell "+hung.ID().String()+" has lost its runnerd"); a.Severity != "critical" {
+		t.Errorf("the other cell: %+v", statusOf(t, w, other).Alarms)
+	}
+	hung.Input(func(now clock.Instant) { hung.Cell().HelperAnswers(now) })
+	w.Run(5 * time.Second)
+	for _, n := range []*sim.Node{hung, other} {
+		if s := statusOf(t, w, n); s.NeedsHuman || n.Workload("spread.web").State != "ok" {
+			t.Errorf("n%d, when it answers again: %+v", n.Index, s.Alarms)
+		}
+	}
+}

@@ -456,3 +456,43 @@ func TestF14_F37_ForgedCoordinationIsNoFlood(t *testing.T) {
 		t.Error("an honest coordinator is not heard")
 	}
 }
+
+// A member that needs no help is sent to straight, but the path is called direct only once something came back: an
+// IPv4 address that a cell without IPv4 has read in a contact is no path.
+func TestF36_APathThatNothingCameBackOnIsUnproven(t *testing.T) {
+	b := newBench("[2600::1]:12421")
+	m := b.member(1, "198.51.100.2:12421", wire.ReachPublic)
+	if r := b.Report(b.now, m); r.Kind != KindUnproven || r.Kind.String() != "unproven" {
+		t.Errorf("before any answer: %v", r.Kind)
+	}
+	m.Validated = b.now
+	if r := b.Report(b.now, m); r.Kind != KindDirect {
+		t.Errorf("after one: %v", r.Kind)
+	}
+}
+
+// What was observed at an address that the host no longer has says nothing about the next one (F32): the cell is
+// neither translated nor behind a filter.
+func TestF32_AnotherOwnAddressBeginsAnew(t *testing.T) {
+	b := newBench("10.0.0.2:12421")
+	other, third := b.member(1, "10.0.0.1:12421", wire.ReachUnknown), b.member(2, "10.0.0.3:12421", wire.ReachUnknown)
+	observed := func(address string) {
+		for range 4 {
+			b.Observed(b.now, other, at(address))
+			b.Observed(b.now, third, at(address))
+			b.now = b.now.Add(time.Second)
+		}
+	}
+	observed("10.0.0.22:12421") // the others follow first
+	if !b.Finding().Translated {
+		t.Fatal("the test does not test: the cell does not take itself for translated")
+	}
+	b.SetOwn(b.now, []state.Candidate{{Address: at("10.0.0.22:12421")}})
+	observed("10.0.0.22:12421")
+	if f := b.Finding(); f.Translated || f.Mapping != "none" || b.Restricted() {
+		t.Errorf("%+v", f)
+	}
+	if list := b.Candidates(nil); len(list) != 1 || list[0].Address != at("10.0.0.22:12421") {
+		t.Errorf("candidates %v", list)
+	}
+}

@@ -80,9 +80,9 @@ func workloadMain(words []string) int {
 	return 3
 }
 
-// listenMain serves on PORT: / is 200 while the file "sick" is absent from the working directory.
+// listenMain serves on PORT of COLLOID_ADDRESS: / is 200 while the file "sick" is absent from the working directory.
 func listenMain() int {
-	listener, err := net.Listen("tcp", "127.0.0.1:"+os.Getenv("PORT"))
+	listener, err := net.Listen("tcp", net.JoinHostPort(os.Getenv("COLLOID_ADDRESS"), os.Getenv("PORT")))
 	if err != nil {
 		fmt.Println(err)
 		return 1
