@@ -75,7 +75,7 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		a.statusCommand(), a.cellsCommand(), a.netcheckCommand(), a.explainCommand(), a.resolveCommand(),
 		a.connectCommand(), a.leaveCommand(), a.forgetCommand(), a.lockCommand(), a.unlockCommand(),
 		a.logsCommand(), a.topCommand(), a.execCommand(), a.copyCommand(), a.operatorCommand(),
-		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(),
+		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(), a.acceptLossCommand(),
 		a.imageCommand(), a.wasmCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)

@@ -31,6 +31,7 @@ const (
 	CodeWasmChannel Code = 0x21 // w  name of the workload -> empty, with a descriptor: package invoke, Channel
 	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
 	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
+	CodeAcceptLoss  Code = 0x2a // w  empty -> empty
 )
 
 // ReplyStatus is the first byte of a reply frame.

@@ -90,7 +90,11 @@ func (c *Cell) startBoot() {
 			c.guests.put(c.now, contact.ID, contact.Address, true)
 		}
 	}
-	if !c.cluster.Joined && c.members.Len() == 0 {
+	if c.config.Lost != "" {
+		c.boot.hadSnapshot = false // what is left of the state is not one to act on
+		c.ownWritesLost()
+		c.showLost()
+	} else if c.wholeCluster() {
 		c.becomeAuthoritative("this cell is the whole cluster")
 		return
 	}
@@ -246,9 +250,9 @@ func (c *Cell) becomeAuthoritative(why string) {
 	c.log(LevelInfo, "active: "+why)
 	c.restate()
 	c.planChanged()
-	if c.joining != nil {
-		c.joinCompleted()
-	}
+	c.dropFormer()
+	c.endLoss()
+	c.arrive()
 }
 
 // restate publishes everything this cell alone is responsible for: contact, capacity, endpoints, its

@@ -77,6 +77,12 @@ type Cell struct {
 	supervision supervision
 	writes      writeState
 	joining     *joinAttempt
+	arrival     *arrival  // what came along from another cluster and may not be in a snapshot yet
+	guest       lastGuest // whom this cell has let in lately
+	founding    uint64    // ticket of a cluster of its own that is not durable yet: nobody may be let in
+	unfounded   bool      // that could not be stored
+	sentLately  sentRing
+	twinSeen    clock.Instant // last proof of another machine with this id
 	// What SetJoining was told last.
 	joiningText string
 	narrowAt    clock.Instant // last datagram that did not fit a path, 0 = none
@@ -99,6 +105,7 @@ type Cell struct {
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
+	storageError   string // of the last storage call, "" if it succeeded
 	rollout        rolloutState
 
 	relayLimit  nat.Limiter
@@ -178,10 +185,14 @@ func (c *Cell) Start(now clock.Instant) {
 		c.config.Entropy(cluster.Key[:])
 		cluster.Joined = false
 		c.boot.compared = true
-		c.saveCluster(cluster, nil)
+		c.saveCluster(cluster, &c.founding)
 		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
+		c.enter(cluster)
+	} else {
+		c.enter(cluster)
+		c.guestsOfBefore()
 	}
-	c.enter(cluster)
+	c.restoreArrival()
 	c.restore()
 	c.runner.ranBefore = c.ranBefore()
 	c.startBoot()
@@ -264,6 +275,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	c.keepSealed(header.Type, datagram)
+	mine := header.Sender != c.config.Self || c.mayHaveSent(trailer) // opening moves the seal
 	header, payload, hop, err := c.opener.OpenHop(datagram)
 	if err != nil {
 		c.counters.unsealed++
@@ -273,7 +285,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	if header.Sender == c.config.Self {
-		if !header.Type.Relayable() && !c.isOwnAddress(from) {
+		if !header.Type.Relayable() && !c.isOwnAddress(from) && !mine {
 			c.sawOwnIdentity()
 		}
 		return

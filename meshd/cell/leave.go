@@ -70,8 +70,12 @@ func (c *Cell) frozenRefusal(key string) Response {
 
 func (c *Cell) leave(limit time.Duration, flags byte, reply func(Response)) {
 	force := flags&leaveForce != 0
-	if c.phase != Active {
-		reply(failure(uds.ErrorBusy, "this cell is "+c.phase.String()))
+	if c.phase == Leaving || c.moving() {
+		reply(failure(uds.ErrorBusy, "this cell is leaving or joining already: try again in a moment"))
+		return
+	}
+	if text := c.bootingRefusal(); text != "" && !force {
+		reply(failure(uds.ErrorBusy, text))
 		return
 	}
 	if key, found := c.frozenHere(); found && !force {
@@ -81,6 +85,13 @@ func (c *Cell) leave(limit time.Duration, flags byte, reply func(Response)) {
 	if list := c.volumesAt(c.config.Self); len(list) > 0 && flags&leaveAbandon == 0 {
 		reply(volumesRefusal(list, "colloid leave"))
 		return
+	}
+	if c.joining != nil {
+		c.finishJoin(failure(uds.ErrorBusy, "this cell is told to leave"))
+	}
+	if c.phase == Booting {
+		limit = 0                   // it knows nobody who would take over
+		c.boot.authoritative = true // as far as it will get
 	}
 	c.phase = Leaving
 	c.leaving = &leaveAttempt{until: c.now.Add(limit), force: force, reply: reply}
@@ -143,6 +154,19 @@ func (c *Cell) tickLeave() {
 	if l.next.Reached(c.now) {
 		c.left()
 	}
+}
+
+// bootingRefusal says what would be lost if a cell that is not in step with its cluster left, "" if nothing.
+func (c *Cell) bootingRefusal() string {
+	const force = ": wait until it is, or give it up with `colloid leave --force`"
+	switch {
+	case c.phase != Booting:
+	case c.arrival != nil && !c.arrival.merged && len(c.arrival.keys) > 0:
+		return "what this cell took along (" + c.arrival.keys[0].name + ") is not in the cluster yet" + force
+	case len(c.runner.actual) > 0:
+		return "this cell is not in step with its cluster yet, so nobody would take over what runs here" + force
+	}
+	return ""
 }
 
 // hasHeirs reports whether there is another cell that workloads can be handed over to.
@@ -246,8 +270,10 @@ func (c *Cell) left() {
 	c.leaving = nil
 	var cluster Cluster
 	c.config.Entropy(cluster.Key[:])
-	c.saveCluster(cluster, nil)
+	c.saveCluster(cluster, &c.founding)
 	c.config.Storage.SavePeers(c.nextTicket(), nil)
+	c.dropArrival()
+	c.endLoss()
 	c.dropPending()
 	c.config.Peers = nil
 	c.boot = bootState{compared: true}

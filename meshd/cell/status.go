@@ -43,7 +43,7 @@ func (c *Cell) statusReply(payload []byte) Response {
 
 func (c *Cell) selfStatus() uds.CellSelf {
 	door := "open"
-	if c.views.doorShut {
+	if c.views.doorShut || c.config.Lost != "" {
 		door = "locked"
 	}
 	address := ""

@@ -270,6 +270,7 @@ func (c *Cell) isOwnAddress(from netip.AddrPort) bool {
 }
 
 func (c *Cell) sawOwnIdentity() {
+	c.twinSeen = c.now
 	c.alarms.raise(alarmIdentity, "critical", "another machine uses the id of this cell, "+c.config.Self.String(),
 		"a disk image was cloned: stop one of them, remove its cell_id file, start it again")
 }

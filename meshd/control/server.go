@@ -403,6 +403,8 @@ func describe(code uds.Code, payload []byte) string {
 		return "connect"
 	case uds.CodeLeave:
 		return "leave"
+	case uds.CodeAcceptLoss:
+		return "accept-loss"
 	case uds.CodeForget:
 		return fmt.Sprintf("forget %x", payload[:min(len(payload), 8)])
 	case uds.CodeDrain:

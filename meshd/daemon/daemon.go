@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -221,6 +222,9 @@ func (d *Daemon) open() (err error) {
 	for _, note := range loaded.Notes {
 		d.log.printf("%s", note)
 	}
+	if loaded.Lost != "" {
+		d.log.printf("configuration may be lost: %s: see `colloid status`", loaded.Lost)
+	}
 	serve := control.DefaultOptions(d.options.Socket, d.handle)
 	serve.OpenStream = d.openStream
 	serve.Log = func(line string) { d.log.printf("%s", line) }
@@ -237,6 +241,10 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.cell = cell.New(config)
+	if len(loaded.Damaged) > 0 {
+		d.showTrouble(cell.AlarmDirectory, strings.Join(loaded.Damaged, "; "),
+			"nothing of the configuration is lost by that; look after the disk", true)
+	}
 	d.serveAttachments()
 	d.blobs = blobPulls{daemon: d, pulls: map[*blobPull]struct{}{}, silent: map[wire.CellID]clock.Instant{},
 		holders: d.cell.Holders}
@@ -267,6 +275,7 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Self: loaded.Self, Incarnation: loaded.Incarnation, SecretHash: loaded.SecretHash,
 		Cluster: cell.Cluster{Key: seal.Key(loaded.Cluster.Key), Joined: loaded.Cluster.Joined},
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
+		Joining: loaded.Joining, Lost: loaded.Lost, Renewed: loaded.Renewed,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
 		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES, NoPortSearch: d.options.NoPortSearch,
 		RunnerExpected: slices.Contains(d.options.Helpers, "runnerd"),
