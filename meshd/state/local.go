@@ -104,9 +104,11 @@ type EndpointInstance struct {
 	Digest   uint64 // workload.InstanceDigest of the specification it runs
 	State    EndpointState
 	Restarts uint16
-	ExitCode int32    // of EndpointExited; -1 = unknown
-	Reason   string   // why one in EndpointExited or EndpointBackoff ended, for people; "" = not said
-	Ports    []uint16 // as they answer on Address, in the order of the specification
+	ExitCode int32 // of EndpointExited; -1 = unknown
+	// Reason is for people: why one in EndpointExited or EndpointBackoff ended, or one in EndpointStarting or
+	// EndpointUnready is not ready; "" = not said.
+	Reason string
+	Ports  []uint16 // as they answer on Address, in the order of the specification
 	// Pod is its own address in the network of its host's containers, which is not reached from elsewhere
 	// and may occur on other hosts too (F100); invalid = it has none.
 	Pod netip.Addr
@@ -133,6 +135,7 @@ const (
 	tagExit     = 4 // slot, digest and exit code of an instance that has exited
 	tagPod      = 5 // slot, digest and own address of an instance that has one
 	tagWhy      = 6 // slot, digest and text: why an instance has ended
+	tagNotReady = 7 // the same: why an instance that runs is not ready
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
@@ -192,24 +195,33 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 		}
 		dst = appendTLV(dst, tagPod, append(field, raw[:]...))
 	}
-	for _, instance := range e.Instances[:listed] {
-		if instance.Reason == "" || !instance.ended() {
-			continue
+	for _, tag := range []byte{tagWhy, tagNotReady} {
+		for _, instance := range e.Instances[:listed] {
+			if instance.Reason == "" || instance.reasonTag() != tag {
+				continue
+			}
+			reason := binary.BigEndian.AppendUint16(nil, instance.Slot)
+			reason = binary.BigEndian.AppendUint64(reason, instance.Digest)
+			reason = append(reason, Printable(instance.Reason, EndpointReasonMax)...)
+			if len(dst)-start+2+len(reason) > wire.ValueMax {
+				return dst // the texts are the first thing to do without
+			}
+			dst = appendTLV(dst, tag, reason)
 		}
-		reason := binary.BigEndian.AppendUint16(nil, instance.Slot)
-		reason = binary.BigEndian.AppendUint64(reason, instance.Digest)
-		reason = append(reason, Printable(instance.Reason, EndpointReasonMax)...)
-		if len(dst)-start+2+len(reason) > wire.ValueMax {
-			break // the texts are the first thing to do without
-		}
-		dst = appendTLV(dst, tagWhy, reason)
 	}
 	return dst
 }
 
-// ended reports whether the instance does not run at the moment.
-func (i *EndpointInstance) ended() bool {
-	return i.State == EndpointExited || i.State == EndpointBackoff
+// reasonTag is the tag under which the reason of an instance stands, 0 if one in its state has none. Cells of an
+// earlier version know of those that have ended, and refuse the others under that tag.
+func (i *EndpointInstance) reasonTag() byte {
+	switch i.State {
+	case EndpointExited, EndpointBackoff:
+		return tagWhy
+	case EndpointStarting, EndpointUnready:
+		return tagNotReady
+	}
+	return 0
 }
 
 // ParseCellEndpoint decodes what AppendCellEndpoint wrote.
@@ -233,8 +245,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			return e.addExit(field)
 		case tagPod:
 			return e.addPod(field)
-		case tagWhy:
-			return e.addReason(field)
+		case tagWhy, tagNotReady:
+			return e.addReason(tag, field)
 		}
 		return err
 	})
@@ -267,8 +279,8 @@ func (e *CellEndpoint) addInstance(field []byte) error {
 	return nil
 }
 
-// addReason notes why an instance that was listed before does not run.
-func (e *CellEndpoint) addReason(field []byte) error {
+// addReason notes why an instance that was listed before does not run or is not ready.
+func (e *CellEndpoint) addReason(tag byte, field []byte) error {
 	const head = 10
 	if len(field) <= head || len(field) > head+EndpointReasonMax {
 		return errTLV
@@ -279,7 +291,7 @@ func (e *CellEndpoint) addReason(field []byte) error {
 		return err
 	}
 	for i := range e.Instances {
-		if instance := &e.Instances[i]; instance.ended() && instance.Slot == slot && instance.Digest == digest {
+		if instance := &e.Instances[i]; instance.reasonTag() == tag && instance.Slot == slot && instance.Digest == digest {
 			instance.Reason = text
 			return nil
 		}
