@@ -42,6 +42,12 @@ type command struct {
 // background starts a command on a cell; what it prints and says is kept together.
 func (f *fixture) background(cell *cluster.Cell, arguments ...string) *command {
 	f.t.Helper()
+	return f.backgroundAs(nil, cell, arguments...)
+}
+
+// backgroundAs is background by another user.
+func (f *fixture) backgroundAs(user *syscall.Credential, cell *cluster.Cell, arguments ...string) *command {
+	f.t.Helper()
 	c := &command{done: make(chan error, 1)}
 	c.Cmd = exec.CommandContext(f.t.Context(), f.Program("colloid"), append([]string{"--socket", cell.Socket()}, arguments...)...)
 	output, err := c.StdoutPipe()
@@ -49,6 +55,7 @@ func (f *fixture) background(cell *cluster.Cell, arguments ...string) *command {
 		f.t.Fatal(err)
 	}
 	c.Stderr = c.Stdout
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 	if c.input, err = c.StdinPipe(); err != nil {
 		f.t.Fatal(err)
 	}

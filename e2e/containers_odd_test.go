@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -161,4 +162,36 @@ func TestF76_FullDiskIsAReason(t *testing.T) {
 		}
 	}
 	same(t, "copies beside it", before, pids(c.serve(3, "one")))
+	c.startsOnAFullDisk(small)
+}
+
+// startsOnAFullDisk kills a copy on a host whose disk has less left than images leave to others: it starts again.
+func (c *containers) startsOnAFullDisk(directory string) {
+	c.t.Helper()
+	c.run(c.Cells[1], 0, "delete", "large")
+	var stat unix.Statfs_t
+	if err := unix.Statfs(directory, &stat); err != nil {
+		c.t.Fatal(err)
+	}
+	filler := filepath.Join(directory, "filler")
+	if err := os.WriteFile(filler, make([]byte, int64(stat.Bfree)*stat.Bsize-int64(stat.Blocks)*stat.Bsize*3/100), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	all := c.serve(3, "one")
+	for _, i := range all {
+		if i.cell == c.Cells[0] {
+			if err := unix.Kill(int(i.instance.PID), unix.SIGKILL); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	c.waitLong("the copy that was killed to be back", func(context.Context) error {
+		if now := pids(c.serve(3, "one")); slices.Equal(now, pids(all)) {
+			return fmt.Errorf("still %q", now)
+		}
+		return nil
+	})
+	if err := os.Remove(filler); err != nil {
+		c.t.Fatal(err)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,6 +157,42 @@ func TestF134_RandomDeathsOfDaemons(t *testing.T) {
 	f.answers(f.Cells[0], 3)
 	stop("random deaths")
 	same(t, "processes at the end", before, f.instances())
+}
+
+// A daemon that panics ends with status 2, as one does that gets SIGABRT or SIGQUIT: it is started again like one that was
+// killed, workloads keep their processes, and status says how often that happened and what was said (F134).
+func TestF134_PanicsAreCrashes(t *testing.T) {
+	f := start(t, 2)
+	first := f.Cells[0]
+	f.run(first, 0, "apply", "-f", f.config(2, "restart always"))
+	f.answers(first, 2)
+	before := f.instances()
+	for n, program := range []string{"runnerd", "meshd", "runnerd", "runnerd"} {
+		signal := unix.SIGABRT
+		if program == "meshd" {
+			signal = unix.SIGQUIT
+		}
+		endProgram(t, first, program, signal)
+		f.wait("its end", func(context.Context) error {
+			if ends := strings.Count(first.LogTail(1<<20), " ended (exit status 2); starting it again"); ends != n+1 {
+				return fmt.Errorf("%d ends with status 2", ends)
+			}
+			return nil
+		})
+		f.wait("the cell to be active", func(ctx context.Context) error { return active(ctx, f.Cells) })
+		if err := f.WaitConverged(t.Context(), patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "processes after panics", before, f.instances())
+	f.wait("the alarm", func(ctx context.Context) error {
+		result, err := first.Run(ctx, "status")
+		const want = "runnerd ended 3 times within 10m0s and was started again, the last time: exit status 2: SIGABRT: abort"
+		if err == nil && (result.Exit != 3 || !strings.Contains(result.Output, want)) {
+			err = fmt.Errorf("exit %d: %s", result.Exit, result.Output)
+		}
+		return err
+	})
 }
 
 // The founder dies right after its first cells have joined, then everything does; whatever the order they

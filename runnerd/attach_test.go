@@ -76,6 +76,10 @@ func (s *operatorSession) step() *attach.Exit {
 		s.t.Fatalf("%v after %q %q", err, s.output.String(), s.errors.String())
 	}
 	switch kind {
+	case attach.KindAccepted:
+		if _, ok := attach.ParseLimit(payload); !ok {
+			s.t.Fatalf("limit %x", payload)
+		}
 	case attach.KindOutput:
 		s.output.Write(payload)
 	case attach.KindErrors:
@@ -173,6 +177,19 @@ func checkPrograms(t *testing.T, c *runnerdtest.Client, id runnerd.InstanceID) {
 	s.until("up")
 	s.frames.Write(attach.KindSignal, []byte{byte(unix.SIGTERM)})
 	if exit := s.exit(); exit.Code != 143 {
+		t.Fatalf("%+v", exit)
+	}
+	// The same while it reads nothing of what was sent before, as much as an operator may.
+	in = shell("echo up; exec sleep 1000")
+	in.Input = true
+	s = openSession(t, c, id, in)
+	s.until("up")
+	_ = s.file.SetWriteDeadline(time.Now().Add(runnerdtest.Patience))
+	if err := s.frames.Write(attach.KindInput, make([]byte, attach.InputAhead)); err != nil {
+		t.Fatalf("input that nobody reads: %v", err)
+	}
+	s.frames.Write(attach.KindSignal, []byte{byte(unix.SIGUSR1)})
+	if exit := s.exit(); exit.Code != 128+int32(unix.SIGUSR1) {
 		t.Fatalf("%+v", exit)
 	}
 	s = openSession(t, c, id, shell("sleep 1000 & echo left"))

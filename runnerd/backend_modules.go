@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/runnerd/image"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/sandbox"
@@ -52,7 +53,7 @@ type wasmBackend struct {
 
 // Modules fetches modules by their address; the image store does.
 type Modules interface {
-	Module(ctx context.Context, reference string, digest [32]byte) (*os.File, error)
+	Module(ctx context.Context, reference string, digest [32]byte, progress func(image.Progress)) (*os.File, error)
 }
 
 func newWasmBackend(options *Options, images Images) *wasmBackend {
@@ -61,8 +62,21 @@ func newWasmBackend(options *Options, images Images) *wasmBackend {
 	return b
 }
 
+// fetch makes the module be here. It takes no place among the launches: a server that sends it slowly would hold up
+// those of all other workloads.
+func (b *wasmBackend) fetch(ctx context.Context, j *launchJob, progress func(string)) error {
+	if address, err := url.Parse(j.spec.Image); err != nil || address.Scheme == "file" {
+		return nil // prepare opens it
+	}
+	module, err := b.openModule(ctx, j, sayProgress(progress))
+	if err == nil {
+		err = module.Close()
+	}
+	return err
+}
+
 func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error) {
-	module, err := b.openModule(ctx, j)
+	module, err := b.openModule(ctx, j, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +127,7 @@ func moduleEnvironment(environment []string) []string {
 
 // openModule opens the module and checks the digest of what it opened. What is wrong with a file stays
 // wrong; fetching is tried again.
-func (b *wasmBackend) openModule(ctx context.Context, j *launchJob) (*os.File, error) {
+func (b *wasmBackend) openModule(ctx context.Context, j *launchJob, progress func(image.Progress)) (*os.File, error) {
 	address, err := url.Parse(j.spec.Image)
 	if err != nil {
 		return nil, denial{fmt.Errorf("module %s is no URL", quoteKey(j.spec.Image))}
@@ -122,7 +136,7 @@ func (b *wasmBackend) openModule(ctx context.Context, j *launchJob) (*os.File, e
 		if b.modules == nil {
 			return nil, denial{fmt.Errorf("this runnerd cannot fetch %s: use a file URL", quoteKey(j.spec.Image))}
 		}
-		return b.modules.Module(ctx, j.spec.Image, j.spec.ImageDigest)
+		return b.modules.Module(ctx, j.spec.Image, j.spec.ImageDigest, progress)
 	}
 	file, path, err := b.owners.OpenFile(address.Path)
 	if err != nil {

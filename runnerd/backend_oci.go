@@ -80,13 +80,7 @@ func (b *ociBackend) fetch(ctx context.Context, j *launchJob, progress func(stri
 	if b.images == nil {
 		return denial{errors.New("this runnerd cannot run containers: it does not run as root")}
 	}
-	var said time.Time
-	config, err := b.images.Ensure(ctx, j.spec.Image, j.spec.ImageDigest, func(p image.Progress) {
-		if now := time.Now(); now.Sub(said) >= time.Second {
-			said = now
-			progress(p.String())
-		}
-	})
+	config, err := b.images.Ensure(ctx, j.spec.Image, j.spec.ImageDigest, sayProgress(progress))
 	var refused *image.Refusal
 	if errors.As(err, &refused) {
 		return denial{refused}
@@ -96,6 +90,18 @@ func (b *ociBackend) fetch(ctx context.Context, j *launchJob, progress func(stri
 	}
 	j.image = config
 	return nil
+}
+
+// sayProgress makes the progress of a pull a reason, once a second, and at once where it begins or ends to wait.
+func sayProgress(progress func(string)) func(image.Progress) {
+	var said time.Time
+	queued := false
+	return func(p image.Progress) {
+		if now := time.Now(); now.Sub(said) >= time.Second || p.Queued != queued {
+			said, queued = now, p.Queued
+			progress(p.String())
+		}
+	}
 }
 
 func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error) {
@@ -113,12 +119,13 @@ func (b *ociBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error
 	if err != nil {
 		return nil, err
 	}
-	r := record.Record{}
-	r.Set("id", j.id.String())
-	r.Set("runtime", runtime)
-	if j.spare != nil {
-		r.Set("seat", j.spare.seat)
+	if j.spare == nil { // what an earlier start left may have a seat that only its record names
+		if err := b.release(j.config.Directory); err != nil {
+			return nil, err
+		}
 	}
+	r := seatRecord(j.id, j.spare)
+	r.Set("runtime", runtime)
 	r.SetInt("stop", int64(sandbox.SignalNumber(j.image.StopSignal)))
 	if err := record.Keep(filepath.Join(j.config.Directory, fileContainer), r); err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func (j *launchJob) describe(rootfs string, base uint32, lease podnet.Lease, mou
 	if user == "" {
 		user = j.image.User
 	}
-	hostname := hostnameOf(j.key, j.id.Slot)
+	hostname := hostnameOf(j.key, j.id.Slot, j.cell)
 	j.config.Name = j.id.String()
 	j.config.Sandbox = &sandbox.Config{
 		Rootfs: rootfs, ReadOnlyRoot: spec.ReadOnlyRoot, UIDBase: base, GIDBase: base, Count: sandbox.IDCount,
@@ -104,8 +104,12 @@ func withoutNames(environment, secrets []string) []string {
 	})
 }
 
-// hostnameOf makes a host name of a workload's key and a slot: "web-0" of "spread.web".
-func hostnameOf(key string, slot uint16) string {
+// hostnameMax is the longest label of a domain name.
+const hostnameMax = 63
+
+// hostnameOf makes a host name of a workload's key, a slot and a cell: "web-0-0ed8834c" of "spread.web". Each cell counts
+// its slots from 0, so only the beginning of its id tells the copies of a workload apart.
+func hostnameOf(key string, slot uint16, cell uint64) string {
 	name := key
 	if _, after, found := strings.Cut(key, "."); found {
 		name = after
@@ -116,7 +120,7 @@ func hostnameOf(key string, slot uint16) string {
 		}
 		return '-'
 	}, strings.ToLower(name))
-	return name[:min(len(name), 50)] + "-" + strconv.Itoa(int(slot))
+	return fmt.Sprintf("%s-%d-%08x", name[:min(len(name), hostnameMax-1-len("65535")-1-8)], slot, cell>>32)
 }
 
 // sandboxFiles are what runnerd puts in front of the image: names, resolvers, and the environment's files.

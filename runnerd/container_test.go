@@ -125,8 +125,8 @@ func TestContainersLive(t *testing.T) {
 	p := processOf(client.Await(id, ready))
 	eventually(t, "output", func() bool { return strings.Contains(c.log(id), "started\n") })
 	for _, want := range []string{
-		"uid=1000(app) gid=1000(app) groups=2000(extra)", "/home/app/work\n", "web-3\n", "FROM=image\n", "PATH=/bin\n",
-		"BOTH=spec\n", "MORE=spec\n", "HOME=/home/app\n", "COLLOID_SLOT=3\n", "127.0.1.1 web-3\n",
+		"uid=1000(app) gid=1000(app) groups=2000(extra)", "/home/app/work\n", "web-3-00000000\n", "FROM=image\n", "PATH=/bin\n",
+		"BOTH=spec\n", "MORE=spec\n", "HOME=/home/app\n", "COLLOID_SLOT=3\n", "127.0.1.1 web-3-00000000\n",
 	} {
 		if !strings.Contains(c.log(id), want) {
 			t.Errorf("lacks %q: %s", want, c.log(id))
@@ -313,7 +313,7 @@ func TestAnExternalRuntimeRunsTheSame(t *testing.T) {
 	}
 	p := processOf(i)
 	eventually(t, "output", func() bool { return strings.Contains(c.log(id), "started\n") })
-	for _, want := range []string{"uid=1000(app)", "secret-0\n", "CapBnd:\t00000000000004fb", "NoNewPrivs:\t1", "Seccomp:\t2",
+	for _, want := range []string{"uid=1000(app)", "secret-0-00000000\n", "CapBnd:\t00000000000004fb", "NoNewPrivs:\t1", "Seccomp:\t2",
 		"ermission denied", "65536\n", "secret geheimnis-ehbb\n"} {
 		if !strings.Contains(c.log(id), want) {
 			t.Errorf("lacks %q: %s", want, c.log(id))

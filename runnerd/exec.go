@@ -154,6 +154,9 @@ func (s *Supervisor) execute(job *launchJob, r *execRequest, connection *os.File
 	defer connection.Close()
 	e := &execution{connection: connection, frames: attach.NewWriter(connection), gone: make(chan struct{}), quit: s.quit,
 		tidies: r.copy && r.into}
+	if !r.copy {
+		e.queue = newInputQueue()
+	}
 	exit, err := e.start(job, r)
 	if err != nil {
 		exit = attach.Exit{Code: codeNotFound, Reason: shorten(err.Error())}

@@ -14,13 +14,14 @@ import (
 )
 
 // execution is one program with its operator at the other end of a connection. What one of them does not read
-// makes the other wait: nothing is kept but the kernel's buffers.
+// makes the other wait: nothing is kept but the kernel's buffers, and the input of inputQueue.
 type execution struct {
 	connection *os.File
 	frames     *attach.Writer
 	inside     *shim.Inside
-	terminal   *os.File // the master; nil without one
-	input      *os.File // nil without one
+	terminal   *os.File    // the master; nil without one
+	input      *os.File    // nil without one
+	queue      *inputQueue // before input; nil for a copy, which no signal goes to
 	outputs    []output
 	exited     atomic.Bool
 	gone       chan struct{} // closed when the program has ended
@@ -127,6 +128,9 @@ func (e *execution) resize(rows, columns uint16) {
 }
 
 func (e *execution) close() {
+	if e.queue != nil {
+		e.queue.close()
+	}
 	if e.input != nil {
 		e.input.Close()
 	}
@@ -137,6 +141,9 @@ func (e *execution) close() {
 
 // run passes everything on until the program has ended and its output is through.
 func (e *execution) run() attach.Exit {
+	if e.queue != nil && e.input != nil {
+		go e.queue.feed(e.input, e.frames, e.endInput)
+	}
 	go e.receive()
 	go e.watch()
 	var copies sync.WaitGroup
@@ -187,11 +194,19 @@ func (e *execution) receive() {
 		}
 		switch kind {
 		case attach.KindInput:
-			if e.input != nil {
+			switch {
+			case e.input == nil:
+			case e.queue != nil:
+				e.queue.put(payload)
+			default:
 				_, _ = e.input.Write(payload) // a program that does not read it any more may go on without
 			}
 		case attach.KindInputEnd:
-			e.endInput()
+			if e.queue != nil {
+				e.queue.end()
+			} else {
+				e.endInput()
+			}
 		case attach.KindResize:
 			rows, columns, err := attach.ParseSize(payload)
 			if err != nil {

@@ -101,8 +101,22 @@ func (s *Supervisor) helloMessage() *message.Hello {
 		RunsOci:       s.containerImages() != nil && !s.offered.Containers.Denied,
 		CpuMillicores: cpu, MemoryMib: memory,
 		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.offered.Instances),
-		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(),
+		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(), Forbids: s.forbids(),
 	}
+}
+
+// forbids says for which runtime classes the policy is why this host offers none.
+func (s *Supervisor) forbids() (bits uint32) {
+	if s.offered.Containers.Denied {
+		bits |= message.ForbidsOCI
+	}
+	if s.offered.Wasm == nil {
+		bits |= message.ForbidsWasm
+	}
+	if len(s.offered.Processes) == 0 {
+		bits |= message.ForbidsProcess
+	}
+	return bits
 }
 
 func (s *Supervisor) degradations() []string {

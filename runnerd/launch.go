@@ -10,14 +10,17 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/image"
+	"colloid.net/runnerd/podnet"
 	"colloid.net/runnerd/policy"
 	"colloid.net/runnerd/procfs"
+	"colloid.net/runnerd/sandbox"
 	"colloid.net/runnerd/shim"
 	"colloid.net/workload"
 )
@@ -90,7 +93,8 @@ func (s *Supervisor) launchNow(i *instance) {
 			return
 		}
 		s.do(func() {
-			if i := s.instances[id]; i != nil && i.epoch == epoch {
+			if i := s.instances[id]; i != nil && i.epoch == epoch && s.spares != nil {
+				job.yield = s.spares.yield
 				s.useSpare(i, job)
 			}
 		})
@@ -147,6 +151,8 @@ type launchJob struct {
 	address, addressIPv6 netip.Addr
 	config               shim.Config // completed by the backend
 	spare                *spare      // a sandbox that waits for it, nil = none
+	// yield gives up the sandbox that waits for another one, and reports whether there was one; nil = cannot.
+	yield func() bool
 	// operator says that an operator wants a further process, not a health check.
 	operator bool
 }
@@ -168,7 +174,45 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 	}, nil
 }
 
+// run launches. A sandbox that was prepared must not be why a start fails: what failed in one is tried without it,
+// and what the one that stands ready holds is given up for a start that lacks it, once each.
 func (j *launchJob) run(ctx context.Context) (shim.Started, error) {
+	environment := j.config.Environment
+	started, err := j.attempt(ctx)
+	again := func() bool {
+		var refused denial
+		if err == nil || ctx.Err() != nil || errors.As(err, &refused) {
+			return false
+		}
+		taken := j.spare != nil
+		return isShortage(err) && j.yield != nil && j.yield() || taken
+	}
+	for range 2 {
+		if !again() {
+			break
+		}
+		// The control group keeps its name, which the instance's record has.
+		j.spare, j.config.Environment = nil, environment
+		started, err = j.attempt(ctx)
+	}
+	return started, err
+}
+
+// isShortage reports whether something was missing of which a host has only so much. What a shim says is text.
+func isShortage(err error) bool {
+	if errors.Is(err, podnet.ErrFull) || errors.Is(err, sandbox.ErrFull) {
+		return true
+	}
+	for _, cause := range [...]unix.Errno{unix.ENOMEM, unix.ENOSPC, unix.EDQUOT, unix.EAGAIN, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, cause) || strings.Contains(err.Error(), cause.Error()) {
+			return true
+		}
+	}
+	return false
+}
+
+// attempt launches once. A failure leaves nothing behind.
+func (j *launchJob) attempt(ctx context.Context) (shim.Started, error) {
 	binary, err := j.backend.prepare(ctx, j)
 	if err != nil {
 		return shim.Started{}, j.giveUp(err)

@@ -97,8 +97,8 @@ func TestF158_ContainersHaveANetwork(t *testing.T) {
 	if !netip.MustParsePrefix("10.99.0.0/28").Contains(ipv4) || !netip.MustParsePrefix("fd00:99::/64").Contains(ipv6) {
 		t.Errorf("%v and %v", ipv4, ipv6)
 	}
-	for _, want := range []string{"nameserver 10.99.0.1\nnameserver fd00:99::1\n", ipv4.String() + " web-0\n",
-		ipv6.String() + " web-0\n"} {
+	for _, want := range []string{"nameserver 10.99.0.1\nnameserver fd00:99::1\n", ipv4.String() + " web-0-00000000\n",
+		ipv6.String() + " web-0-00000000\n"} {
 		if !strings.Contains(c.log(id), want) {
 			t.Errorf("lacks %q: %s", want, c.log(id))
 		}

@@ -144,13 +144,16 @@ func (o *operators) connection(socket net.Conn) {
 	err = o.carryOut(ctx, &request, file, send)
 	o.supervisor.note(who, &request, err)
 	if err != nil {
-		send(operator.Reply{Error: limitText(err.Error(), operatorErrorMax)})
+		send(operator.Reply{Error: limitText(err.Error(), operatorErrorMax), Usage: errors.As(err, new(usageError))})
 		return
 	}
 	send(operator.Reply{Done: true})
 }
 
 const operatorErrorMax = 4096
+
+// usageError is one of the request itself.
+type usageError struct{ error }
 
 func limitText(text string, limit int) string {
 	if len(text) > limit {
@@ -209,6 +212,11 @@ func (o *operators) carryOut(ctx context.Context, q *operator.Request, file *os.
 		if file == nil {
 			return errors.New("the request carries no file")
 		}
+		if !image.IsModule(file) {
+			if err := o.useful(); err != nil {
+				return err
+			}
+		}
 		return show(images.Load(ctx, file, progress))
 	case operator.OperationList:
 		return show(o.list(ctx))
@@ -234,9 +242,19 @@ func (o *operators) carryOut(ctx context.Context, q *operator.Request, file *os.
 func (o *operators) allowed(reference string) error {
 	_, repository, err := image.Normalize(reference)
 	if err != nil {
-		return fmt.Errorf("%.200q is no reference of an image: %w", reference, err)
+		return usageError{fmt.Errorf("%.200q is no reference of an image: %w", reference, err)}
 	}
 	o.supervisor.do(func() { err = o.supervisor.policy.CheckImage(repository) })
+	return err
+}
+
+// useful refuses to bring images to a host that runs none. What a tag means may be asked there: the cluster runs it
+// elsewhere.
+func (o *operators) useful() (err error) {
+	o.supervisor.do(func() { err = o.supervisor.policy.CheckContainers() })
+	if err != nil {
+		err = fmt.Errorf("%w: an image is of no use here", err)
+	}
 	return err
 }
 
@@ -246,11 +264,14 @@ func (o *operators) pull(ctx context.Context, reference string, progress func(im
 	if err := o.allowed(reference); err != nil {
 		return err
 	}
+	if err := o.useful(); err != nil {
+		return err
+	}
 	var digest image.Digest
 	if _, text, pinned := strings.Cut(reference, "@"); pinned {
 		var err error
 		if digest, err = manifest.ParseDigest(text); err != nil {
-			return err
+			return usageError{fmt.Errorf("%.200q is no reference of an image: %w", reference, err)}
 		}
 	}
 	pulled, err := o.supervisor.images.Pull(ctx, reference, digest, progress)
@@ -319,23 +340,24 @@ func (o *operators) prune(ctx context.Context) (removed []image.Image, err error
 	return removed, err
 }
 
-// remove finds an image by digest, the beginning of one, or name.
+// remove finds an image by digest, the beginning of one, or name. Of several names one goes, and nothing else with it.
 func (o *operators) remove(ctx context.Context, what string) error {
+	if what == "" {
+		return usageError{errors.New("name an image, or the beginning of its digest: see `colloid image ls`")}
+	}
 	list, err := o.list(ctx)
 	if err != nil {
 		return err
 	}
-	name, digits := what, strings.TrimPrefix(what, "sha256:")
-	if full, _, err := image.Normalize(what); err == nil {
-		name = full
-	}
+	digits := strings.TrimPrefix(what, "sha256:")
 	var found []image.Image
+	var names []string // of the first one found
 	for _, i := range list {
-		full := slices.ContainsFunc(i.References, func(r string) bool {
-			normalized, _, err := image.Normalize(r)
-			return r == what || err == nil && normalized == name
-		})
-		if full || len(digits) >= digitsMin && strings.HasPrefix(i.Digest.Hex(), digits) {
+		called := namesLike(i.References, what)
+		if len(called) > 0 || len(digits) >= digitsMin && strings.HasPrefix(i.Digest.Hex(), digits) {
+			if len(found) == 0 {
+				names = called
+			}
 			found = append(found, i)
 		}
 	}
@@ -343,12 +365,27 @@ func (o *operators) remove(ctx context.Context, what string) error {
 	case 0:
 		return fmt.Errorf("there is no image %.200q here: see `colloid image ls`", what)
 	case 1:
+		if len(names) > 0 && len(names) < len(found[0].References) {
+			return o.supervisor.images.Remove(ctx, found[0].Digest, names...)
+		}
 		if found[0].Users > 0 {
 			return o.inUse(&found[0])
 		}
 		return o.supervisor.images.Remove(ctx, found[0].Digest)
 	}
 	return fmt.Errorf("%.200q means %d images here: name one by its digest", what, len(found))
+}
+
+// namesLike gives the names that mean the same as one that somebody wrote.
+func namesLike(references []string, what string) (names []string) {
+	full, _, fullErr := image.Normalize(what)
+	for _, reference := range references {
+		normalized, _, err := image.Normalize(reference)
+		if reference == what || fullErr == nil && err == nil && normalized == full {
+			names = append(names, reference)
+		}
+	}
+	return names
 }
 
 // digitsMin is the shortest beginning of a digest that names an image.

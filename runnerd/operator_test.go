@@ -3,11 +3,13 @@ package runnerd_test
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +150,131 @@ func (h *operatorHost) loadArchive(t *testing.T) {
 	}
 	h.refused(operator.OperationLoad, "", "carries no file")
 	if replies, err = h.do(operator.OperationPrune, "", nil); err != nil || len(images(replies)) != 1 {
+		t.Errorf("%+v, %v", replies, err)
+	}
+}
+
+// TestF140_AnImageHasSeveralNames loads an image under several names, from one file and from two: each is found, goes
+// alone, and the image goes with the last. A name that is loaded again is another image's.
+func TestF140_AnImageHasSeveralNames(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: images are unpacked")
+	}
+	h := newOperatorHost(t, "")
+	load := func(want int, all map[string]v1.Image) []*operator.Image {
+		t.Helper()
+		replies, err := h.do(operator.OperationLoad, "", h.archive(t, all))
+		if err != nil || len(images(replies)) != want {
+			t.Fatalf("%+v, %v", replies, err)
+		}
+		return images(replies)
+	}
+	names := func() string {
+		t.Helper()
+		replies, err := h.do(operator.OperationList, "", nil)
+		var list []string
+		for _, i := range images(replies) {
+			slices.Sort(i.References)
+			list = append(list, strings.Join(i.References, "+"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.Join(list, " ")
+	}
+	resolve := func(name string) string {
+		t.Helper()
+		replies, err := h.do(operator.OperationResolve, name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return replies[0].Resolved.Digest
+	}
+	first, second := oneFile(t, "first"), oneFile(t, "second")
+	loaded := load(1, map[string]v1.Image{"localhost/app:3": first, "localhost/app:4": first})
+	if resolve("localhost/app:4") != loaded[0].Digest || resolve("localhost/app:3") != loaded[0].Digest {
+		t.Error("the names are of several images")
+	}
+	more := load(1, map[string]v1.Image{"localhost/app:5": first})
+	if more[0].Digest != loaded[0].Digest || strings.Join(more[0].References, "+") != "localhost/app:5" {
+		t.Errorf("%+v", more[0])
+	}
+	if got := names(); got != "localhost/app:3+localhost/app:4+localhost/app:5" {
+		t.Errorf("there are %s", got)
+	}
+	if _, err := h.do(operator.OperationRemove, "localhost/app:4", nil); err != nil {
+		t.Fatal(err)
+	}
+	h.refused(operator.OperationResolve, "localhost/app:4", "no image localhost/app:4 was loaded here")
+	other := load(1, map[string]v1.Image{"localhost/app:3": second})
+	if resolve("localhost/app:3") != other[0].Digest || resolve("localhost/app:5") != loaded[0].Digest {
+		t.Error("the name that was loaded again is not of the new image")
+	}
+	if got := names(); got != "localhost/app:3 localhost/app:5" {
+		t.Errorf("there are %s", got)
+	}
+	for _, name := range []string{"localhost/app:5", "localhost/app:3"} {
+		if _, err := h.do(operator.OperationRemove, name, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := names(); got != "" {
+		t.Errorf("there are still %s", got)
+	}
+	_, err := h.do(operator.OperationRemove, "", nil)
+	var refused *operator.RefusedError
+	if !errors.As(err, &refused) || !refused.Usage {
+		t.Errorf("nothing to remove: %v", err)
+	}
+	// One of several that is wrong keeps all of them out.
+	foreign := imagetest.Image(t, "s390x", v1.Config{}, imagetest.TarWith(t, nil, tar.Header{Typeflag: tar.TypeDir, Name: "x/"}))
+	_, err = h.do(operator.OperationLoad, "", h.archive(t, map[string]v1.Image{"localhost/a:1": first, "localhost/b:1": foreign}))
+	if err == nil || !strings.Contains(err.Error(), "of 2, localhost/b:1: ") || !strings.Contains(err.Error(), "nothing was loaded") {
+		t.Errorf("%v", err)
+	}
+	if got := names(); got != "" {
+		t.Errorf("of a file that was refused there are %s", got)
+	}
+	if layers, err := os.ReadDir(filepath.Join(h.directory, "images", "layers")); len(layers) > 0 {
+		t.Errorf("layers are left: %v, %v", layers, err)
+	}
+}
+
+// archive is an open docker archive with these images by name.
+func (h *operatorHost) archive(t *testing.T, all map[string]v1.Image) *os.File {
+	t.Helper()
+	tagged := map[name.Tag]v1.Image{}
+	for text, i := range all {
+		tag, err := name.NewTag(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tagged[tag] = i
+	}
+	path := filepath.Join(t.TempDir(), "docker.tar")
+	if err := tarball.MultiWriteToFile(path, tagged); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return file
+}
+
+// TestD2_WithoutContainersNoImages holds that a host that runs no containers gets no images, and answers what a tag means.
+func TestD2_WithoutContainersNoImages(t *testing.T) {
+	h := newOperatorHost(t, "containers none\n")
+	digest := h.registry.Push(t, "team/web:1", oneFile(t, "first"))
+	reference := h.registry.Host + "/team/web:1"
+	h.refused(operator.OperationPull, reference, "containers none")
+	h.refused(operator.OperationPull, h.registry.Host+"/team/web@"+digest.String(), "containers none")
+	_, err := h.do(operator.OperationLoad, "", h.archive(t, map[string]v1.Image{"localhost/x:1": oneFile(t, "x")}))
+	if err == nil || !strings.Contains(err.Error(), "containers none") {
+		t.Errorf("load: %v", err)
+	}
+	if replies, err := h.do(operator.OperationResolve, reference, nil); err != nil || replies[0].Resolved.Digest != digest.String() {
 		t.Errorf("%+v, %v", replies, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log"
 	"os"
 	"path/filepath"
@@ -18,7 +19,6 @@ import (
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
 	"colloid.net/runnerd/shim"
-	"colloid.net/workload"
 )
 
 // Most of what a start costs is the same for every container: two programs to start, namespaces, a dozen mounts,
@@ -31,7 +31,11 @@ import (
 // the tenth of a second or so that making one takes is a cold one, as is that of an instance that has had ids of its
 // own before, and that of one with volumes: their files would have to be given to other ids at each start.
 //
-// A spare ends with its runnerd. The next one removes what is left of its seat.
+// A spare is a convenience and never in the way: a start that finds no address, no ids or no memory takes away the
+// one that stands ready and tries again (yield). Where none can be made, starts are cold, which is said once.
+//
+// Whoever takes a spare finds its seat in the record of the instance already (take), so whatever becomes of the start,
+// what undoes it gives the seat back as well. A spare ends with its runnerd. The next one removes what is left of its seat.
 
 // seatPrefix begins the names of seats. No instance has such a name.
 const seatPrefix = "spare-"
@@ -39,8 +43,10 @@ const seatPrefix = "spare-"
 const (
 	// sparePatience bounds how long making a spare may take.
 	sparePatience = 20 * time.Second
-	// spareRetry is the pause after one could not be made.
-	spareRetry = time.Minute
+	// After one could not be made, or was given up because a start needed what it had, the next try is spareRetryMin
+	// later, then twice as long each time up to spareRetryMax.
+	spareRetryMin = 5 * time.Second
+	spareRetryMax = 10 * time.Minute
 	// expectEvery is well below the minute after which the process of images ends.
 	expectEvery = 20 * time.Second
 )
@@ -72,8 +78,19 @@ type spares struct {
 	settings policy.Network
 	cell     uint64
 	again    time.Time // not before
+	pause    time.Duration
+	said     bool     // that none can be made, since the last one that was
+	left     []string // seats that could not be taken away; at most one, since the next is made only without any
 	closed   bool
 	work     sync.WaitGroup
+	idle     *sync.Cond // of mutex: busy has ended
+	alive    func(*shim.Spare) bool
+}
+
+func newSpares(b *ociBackend, groups *cgroup.Manager, log *log.Logger, instances string) *spares {
+	p := &spares{backend: b, groups: groups, log: log, instances: instances, alive: (*shim.Spare).Alive}
+	p.idle = sync.NewCond(&p.mutex)
+	return p
 }
 
 // want says which spare there should be, or that there should be none. It returns at once.
@@ -100,6 +117,7 @@ func (p *spares) settle() {
 			p.mutex.Lock()
 			defer p.mutex.Unlock()
 			p.busy = false
+			p.idle.Broadcast()
 			p.settle()
 		})
 		return
@@ -108,67 +126,144 @@ func (p *spares) settle() {
 		return
 	}
 	old, settings, cell := p.ready, p.settings, p.cell
+	if old != nil && !p.alive(old.shim) {
+		p.later() // else one that dies at once would be made without end
+	}
 	p.ready, p.busy = nil, true
 	p.work.Go(func() {
-		var made *spare
-		var err error
 		if old != nil {
 			p.drop(old)
-		} else if made, err = p.make(settings, cell); err != nil {
-			p.log.Printf("cannot prepare a sandbox, starts take a little longer: %v", err)
+			p.settled(nil, nil)
+			return
 		}
-		p.mutex.Lock()
-		defer p.mutex.Unlock()
-		p.busy, p.ready = false, made
-		if err != nil {
-			p.again = time.Now().Add(spareRetry)
-		}
-		if p.closed && made != nil {
-			made.shim.Close()
-			p.ready = nil
-		}
-		p.settle()
+		p.settled(p.make(settings, cell))
 	})
 }
 
-func (p *spares) fits(s *spare, settings policy.Network, cell uint64) bool {
-	return s.settings == settings && s.cell == cell && s.shim.Alive()
+// settled notes what came of the work on a spare, made or not.
+func (p *spares) settled(made *spare, err error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.busy, p.ready = false, made
+	p.idle.Broadcast()
+	switch {
+	case err != nil:
+		p.later()
+		if !p.said {
+			p.log.Printf("cannot prepare a sandbox, so starts take a little longer; tried again later: %v", err)
+		}
+		p.said = true
+	case made != nil && p.said:
+		p.log.Print("a sandbox is prepared again")
+		p.said = false
+	}
+	if made != nil {
+		p.pause = 0
+	}
+	if p.closed && made != nil {
+		made.shim.Close()
+		p.ready = nil
+	}
+	p.settle()
 }
 
-// take gives the spare to an instance, nil if there is none for it.
-func (p *spares) take(settings policy.Network, cell uint64) *spare {
+// later puts the next try off; the caller holds the mutex.
+func (p *spares) later() {
+	p.pause = min(max(2*p.pause, spareRetryMin), spareRetryMax)
+	p.again = time.Now().Add(p.pause)
+}
+
+// yield gives up the spare, also one that is just being made, for a start that lacks what the spare has. It
+// reports whether there was one, so that trying again may help.
+func (p *spares) yield() bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.later()
+	waited := false
+	for ; p.busy; waited = true {
+		p.idle.Wait()
+	}
+	old := p.ready
+	if old == nil || p.closed {
+		return waited
+	}
+	p.ready, p.busy = nil, true
+	p.mutex.Unlock()
+	p.drop(old)
+	p.mutex.Lock()
+	p.busy = false
+	p.idle.Broadcast()
+	p.settle()
+	return true
+}
+
+func (p *spares) fits(s *spare, settings policy.Network, cell uint64) bool {
+	return s.settings == settings && s.cell == cell && p.alive(s.shim)
+}
+
+// take gives the spare to an instance, nil if there is none for it. The record in the instance's directory says so
+// first: what release undoes, there and in a later runnerd, is what the record names.
+func (p *spares) take(id InstanceID, directory string, settings policy.Network, cell uint64) *spare {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	s := p.ready
 	if s == nil || !p.fits(s, settings, cell) {
 		return nil
 	}
+	path := filepath.Join(directory, fileContainer)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return nil // something is left of an earlier start, and its record must stay until that has gone
+	}
+	if err := record.Keep(path, seatRecord(id, s)); err != nil {
+		p.log.Printf("%s starts without the prepared sandbox, since that cannot be written down: %v", id, err)
+		_ = os.Remove(path)
+		return nil
+	}
 	p.ready = nil
 	return s
 }
 
-// make makes a spare.
-func (p *spares) make(settings policy.Network, cell uint64) (s *spare, err error) {
-	s = &spare{seat: seatPrefix + nonce(), settings: settings, cell: cell}
-	defer func() {
-		if err != nil {
-			p.drop(s)
-		}
-	}()
+// seatRecord says what release has to undo for an instance, spare nil = without one.
+func seatRecord(id InstanceID, s *spare) record.Record {
+	r := record.Record{}
+	r.Set("id", id.String())
+	if s != nil {
+		r.Set("seat", s.seat)
+	}
+	return r
+}
+
+// make makes a spare, or leaves nothing of it.
+func (p *spares) make(settings policy.Network, cell uint64) (*spare, error) {
+	if err := p.clearLeft(); err != nil {
+		return nil, err
+	}
+	s := &spare{seat: seatPrefix + nonce(), settings: settings, cell: cell}
+	if err := p.furnish(s); err != nil {
+		p.drop(s)
+		return nil, err
+	}
+	p.expect(s)
+	return s, nil
+}
+
+// furnish gives a spare all that it needs, and its shim last.
+func (p *spares) furnish(s *spare) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sparePatience)
 	defer cancel()
 	if s.base, err = p.backend.ids.Take(s.seat); err != nil {
-		return nil, err
+		return err
 	}
-	if !settings.None && p.backend.network != nil {
-		if s.lease, err = p.backend.network.Prepare(ctx, s.seat, podnet.Request{Settings: settings, Cell: cell}); err != nil {
-			return nil, err
+	if !s.settings.None && p.backend.network != nil {
+		request := podnet.Request{Settings: s.settings, Cell: s.cell}
+		if s.lease, err = p.backend.network.Prepare(ctx, s.seat, request); err != nil {
+			return err
 		}
 	}
 	if p.groups != nil {
 		s.group = s.seat
 		if s.cgroup, err = p.groups.Create(s.group, cgroup.Limits{}); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	s.shim, err = shim.Prepare(&shim.Config{
@@ -176,10 +271,7 @@ func (p *spares) make(settings policy.Network, cell uint64) (s *spare, err error
 		Sandbox: &sandbox.Config{UIDBase: s.base, GIDBase: s.base, Count: sandbox.IDCount, Init: true,
 			NetworkNamespace: s.lease.Namespace},
 	})
-	if err == nil {
-		p.expect(s)
-	}
-	return s, err
+	return err
 }
 
 // expect keeps the process awake that mounts roots, with what it can make ahead. It would end when it has no
@@ -198,14 +290,34 @@ type expecter interface {
 	Expect(ctx context.Context, ids image.IDRange) error
 }
 
-// drop takes a spare away that nobody has taken over.
+// drop takes a spare away that nobody has taken over, also one that was only begun. What stays is tried again before
+// the next one is made.
 func (p *spares) drop(s *spare) {
 	if s.shim != nil {
 		s.shim.Close()
 	}
 	if err := p.clear(s.seat); err != nil {
-		p.log.Printf("cannot take the sandbox %s away, the next runnerd tries again: %v", s.seat, err)
+		p.mutex.Lock()
+		defer p.mutex.Unlock()
+		p.left = append(p.left, s.seat)
 	}
+}
+
+// clearLeft takes away what drop could not.
+func (p *spares) clearLeft() error {
+	p.mutex.Lock()
+	left := p.left
+	p.left = nil
+	p.mutex.Unlock()
+	for n, seat := range left {
+		if err := p.clear(seat); err != nil {
+			p.mutex.Lock()
+			p.left = append(p.left, left[n:]...)
+			p.mutex.Unlock()
+			return fmt.Errorf("the sandbox %s cannot be taken away: %w", seat, err)
+		}
+	}
+	return nil
 }
 
 // clear removes what there is under the name of a seat whose processes have ended.
@@ -266,51 +378,4 @@ func (p *spares) sweep() error {
 		}
 	}
 	return errors.Join(failures...)
-}
-
-// openSpares begins to keep a spare where containers can be run, and removes those of an earlier runnerd.
-func (s *Supervisor) openSpares() {
-	b, ok := s.backends[workload.RuntimeOCI].(*ociBackend)
-	if !ok || b.images == nil || b.ids == nil {
-		return
-	}
-	s.spares = &spares{backend: b, groups: s.options.Groups, log: s.options.Log,
-		instances: filepath.Join(s.options.Directory, instancesDirName)}
-	if err := s.spares.sweep(); err != nil {
-		s.options.Log.Printf("cannot remove the sandboxes of an earlier runnerd: %v", err)
-	}
-}
-
-// keepSpare says whether a spare is of use: while a container of runnerd's own runs.
-func (s *Supervisor) keepSpare() {
-	if s.spares == nil {
-		return
-	}
-	containers := s.policy.Containers
-	for _, i := range s.instances {
-		if i.phase == phaseRunning && i.spec.Runtime == workload.RuntimeOCI && !containers.Denied && containers.Runtime == "" {
-			s.spares.want(true, containers.Network, i.cell)
-			return
-		}
-	}
-	s.spares.want(false, policy.Network{}, 0)
-}
-
-// useSpare gives an instance that is about to start the spare, if it is one that can have it.
-func (s *Supervisor) useSpare(i *instance, j *launchJob) {
-	if s.spares == nil || i.spec.Runtime != workload.RuntimeOCI || j.permit.Containers.Runtime != "" ||
-		len(i.spec.Volumes) > 0 || s.spares.backend.ids.Has(i.id.String()) {
-		return
-	}
-	taken := s.spares.take(j.permit.Containers.Network, i.cell)
-	if taken == nil {
-		return
-	}
-	j.spare = taken
-	if taken.group != "" {
-		i.group, j.group = taken.group, taken.group
-		if err := i.save(); err != nil {
-			s.options.Log.Printf("cannot write down the state of %s: %v", i.id, err)
-		}
-	}
 }

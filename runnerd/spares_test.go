@@ -1,8 +1,10 @@
 package runnerd_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,4 +158,80 @@ func TestNoSpareWithoutContainers(t *testing.T) {
 	c.replacePolicy(string(text) + "containers none\n")
 	client.Await(id, message.InstanceState_INSTANCE_DENIED)
 	eventually(t, "no prepared sandbox", func() bool { return len(c.seats()) == 0 })
+}
+
+// TestADeniedContainerKeepsNoSandbox: what refuses an image after it has a prepared sandbox gives that back, its ids
+// and its control group too.
+func TestADeniedContainerKeepsNoSandbox(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	client := c.connect()
+	first := client.Start("spread.first", 0, c.spec(v1.Config{Entrypoint: []string{"sleep", "1000"}}))
+	client.Await(first, ready)
+	spec := c.spec(v1.Config{}) // names no program
+	for slot := range uint32(4) {
+		eventually(t, "a prepared sandbox", func() bool { return len(c.seats()) == 1 })
+		time.Sleep(500 * time.Millisecond) // until it is ready
+		before := c.seats()[0]
+		id := client.Start("spread.empty", slot, spec)
+		client.Await(id, message.InstanceState_INSTANCE_DENIED)
+		eventually(t, "the end of the seat "+before, func() bool { return !slices.Contains(c.seats(), before) })
+		client.Stop(id, 0)
+		client.AwaitGone(id)
+	}
+	client.Stop(first, 0)
+	client.AwaitGone(first)
+	eventually(t, "no seats", func() bool { return len(c.seats()) == 0 })
+	if c.groups != nil {
+		for _, name := range c.groups.Names() {
+			if strings.HasPrefix(name, "spare-") {
+				t.Errorf("control group %s is left", name)
+			}
+		}
+	}
+}
+
+// TestASpareYieldsTheLastAddress: in a range of five addresses five containers run, however they start, and runnerd
+// outlives that no sandbox can be prepared.
+func TestASpareYieldsTheLastAddress(t *testing.T) {
+	if !inOwnNetwork(t) {
+		return
+	}
+	c := newContainers(t, "allow_unlimited")
+	c.replacePolicy(fmt.Sprintf("registry %s { http; private }\nallow_unlimited\npod_bridge pods0\n"+
+		"pod_network 10.98.0.0/29 fd00:98::/64\n", c.registry.Host))
+	d := c.daemon(0)
+	d.Run(t)
+	client := d.Connect()
+	pid := d.PID()
+	spec := c.spec(v1.Config{Entrypoint: []string{"sleep", "1000"}})
+	var ids []runnerd.InstanceID
+	running := func() (n int) {
+		for _, id := range ids {
+			if client.Instance(id).GetState() == ready {
+				n++
+			}
+		}
+		return n
+	}
+	for slot := range uint32(7) { // the spare is made after the first, and holds an address
+		ids = append(ids, client.Start("spread.p", slot, spec))
+		if slot == 0 {
+			client.Await(ids[0], ready)
+			eventually(t, "a prepared sandbox", func() bool { return len(c.seats()) == 1 })
+		}
+	}
+	eventually(t, "five containers", func() bool { return running() == 5 })
+	time.Sleep(time.Second)
+	log, _ := os.ReadFile(d.Log)
+	if n := running(); n != 5 || d.PID() != pid || strings.Contains(string(log), "panic") {
+		t.Errorf("%d run, process %d was %d: %s", n, d.PID(), pid, log)
+	}
+	if n := strings.Count(string(log), "cannot prepare a sandbox"); n > 1 {
+		t.Errorf("said %d times that none can be prepared: %s", n, log)
+	}
+	for _, id := range ids {
+		client.Stop(id, 0)
+		client.AwaitGone(id)
+	}
+	eventually(t, "the end of all seats", func() bool { return len(c.seats()) == 0 })
 }

@@ -76,7 +76,7 @@ func EncodeEnvironment(e *Environment) ([]byte, error) {
 		encoded = append(encoded, f.Content...)
 	}
 	if len(encoded) > EnvironmentSizeMax {
-		return nil, fmt.Errorf("secrets and files take %d bytes, expected at most %d: shorten them, or put large "+
+		return nil, fmt.Errorf("secrets and files take %d bytes with their names, expected at most %d: shorten them, or put large "+
 			"files into the image", len(encoded), EnvironmentSizeMax)
 	}
 	return encoded, nil

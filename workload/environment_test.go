@@ -44,6 +44,13 @@ func TestF83_EnvironmentRoundTrip(t *testing.T) {
 }
 
 func TestF83_EnvironmentRefuses(t *testing.T) {
+	// What docs/configuration.md says of the bytes that names take.
+	for size, fits := range map[int]bool{EnvironmentSizeMax - 1 - 4 - len("P") - 6 - len("/f"): true, EnvironmentSizeMax - 1 - 4 - len("P") - 6 - len("/f") + 1: false} {
+		e := &Environment{Variables: []Variable{{"P", strings.Repeat("x", size-1)}}, Files: []File{{Path: "/f", Content: []byte("y")}}}
+		if _, err := EncodeEnvironment(e); (err == nil) != fits {
+			t.Errorf("values of %d bytes: %v", size, err)
+		}
+	}
 	for name, change := range map[string]func(*Environment){
 		"zero byte":      func(e *Environment) { e.Variables[0].Value = "a\x00b" },
 		"name":           func(e *Environment) { e.Variables[0].Name = "A B" },

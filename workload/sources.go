@@ -89,6 +89,10 @@ func (r *blockReader) origin(s *syntax.Statement, source *Source, usage string, 
 	for _, kind := range kinds {
 		if s.Arguments[2].Text == string(kind) {
 			source.Origin, source.From = kind, s.Arguments[3].Text
+			if source.From == "" && kind != FromLiteral {
+				r.fail(s.Arguments[3].Position, "from %s \"\" names nothing, expected %s %s", kind, s.Name, usage)
+				return false
+			}
 			return true
 		}
 	}

@@ -23,10 +23,12 @@ import (
 )
 
 func main() {
+	say := supply.TakeWords()
 	options, err := parse(os.Args[1:])
 	if err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "meshd:", err)
+			say(err)
 		}
 		os.Exit(supply.ExitMisconfigured)
 	}
@@ -39,9 +41,11 @@ func main() {
 		os.Exit(supply.ExitLeft)
 	case errors.As(err, &misconfigured):
 		fmt.Fprintln(os.Stderr, "meshd:", err)
+		say(err)
 		os.Exit(supply.ExitMisconfigured)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "meshd:", err)
+		say(err)
 		os.Exit(1)
 	}
 }
@@ -133,6 +137,7 @@ func parse(arguments []string) (daemon.Options, error) {
 		options.Socket = filepath.Join(options.Directory, "colloid.sock")
 	}
 	options.KeysMax = uint32(keysMax)
+	options.Helpers = strings.FieldsFunc(os.Getenv(supply.HelpersVariable), func(r rune) bool { return r == ',' })
 	return options, nil
 }
 

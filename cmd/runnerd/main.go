@@ -37,8 +37,10 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == wasm.Argument {
 		os.Exit(wasm.Main(shim.ExtraFirst))
 	}
+	say := supply.TakeWords()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		say(err)
 		if permanent(err) {
 			os.Exit(supply.ExitMisconfigured)
 		}
@@ -46,9 +48,12 @@ func main() {
 	}
 }
 
-// permanent reports whether something lies in the state directory that only a person can move away.
+var errArguments = errors.New("runnerd: wrong arguments")
+
+// permanent reports whether something lies in the state directory that only a person can move away, or the command
+// line is wrong.
 func permanent(err error) bool {
-	for _, cause := range [...]error{unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EEXIST, unix.ENXIO, unix.EACCES, unix.EROFS} {
+	for _, cause := range [...]error{errArguments, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EEXIST, unix.ENXIO, unix.EACCES, unix.EROFS} {
 		if errors.Is(err, cause) {
 			return true
 		}
@@ -66,21 +71,26 @@ func run() error {
 		"`file` with users and passwords of registries")
 	operators := flag.String("operator-socket", "", "`path` of the socket for colloid image")
 	meshd := flag.Int64("meshd-uid", -1, "`uid` of meshd; default: meshd_user of the policy, else the own uid")
-	flag.Parse()
+	flag.CommandLine.Init("runnerd", flag.ContinueOnError) // its own status for wrong arguments is that of a panic
+	if err := flag.CommandLine.Parse(os.Args[1:]); err != nil {
+		return errArguments
+	}
 	if flag.NArg() > 0 || (*supply < 0) == (*listen < 0) {
-		return fmt.Errorf("runnerd: exactly one of --supply-fd and --listen-fd is needed, and no arguments")
+		return fmt.Errorf("%w: exactly one of --supply-fd and --listen-fd is needed, and no arguments", errArguments)
 	}
 	shim.IsolateDescriptors()
 	useShim()
 	logger := log.New(os.Stderr, "runnerd: ", log.LstdFlags|log.LUTC)
+	manager := groups(logger)
 	supervisor, err := runnerd.Open(runnerd.Options{
-		Directory: *directory, PolicyFile: *policy, Groups: groups(logger), Worker: worker(),
+		Directory: *directory, PolicyFile: *policy, Groups: manager, Worker: worker(),
 		Software: version.String(), Log: logger,
 		Credentials: *credentials,
 	})
 	if err != nil {
 		return err
 	}
+	defer manager.Close()
 	defer supervisor.Close()
 	if *operators != "" {
 		if err := supervisor.ServeOperators(*operators); err != nil {

@@ -28,6 +28,35 @@ func TestWrongArgumentsAreToldWhatFits(t *testing.T) {
 	}
 }
 
+// What stands behind -- is no flag, whatever it looks like: a cluster may hold a workload whose name begins with a hyphen.
+func TestTwoHyphensEndTheFlags(t *testing.T) {
+	d := newFake(t)
+	d.run(web2, "apply", "-f", "-")
+	for arguments, want := range map[string]string{
+		"get -- -a":              "no workload is named -a",
+		"delete -- -a":           "no workload is named -a",
+		"explain -- -a":          "-a",
+		"resolve --take 1 -- -a": "no workload is named -a",
+		"rollout status -- -a":   "-a",
+		"rollout undo -- -a":     "-a",
+		"rollout history -- -a":  "-a",
+		"logs -- -a":             "-a",
+		"top --once -- -a":       "-a",
+		"exec -- -a/0 -- true":   "-a",
+		"cp -- -a/0:/x /tmp":     "-a",
+		"forget -- -a":           "-a",
+		"drain -- -a":            "-a",
+		"uncordon -- -a":         "-a",
+		"image load -- -a":       "-a",
+	} {
+		_, errors, code := d.words(strings.Fields(arguments)...)
+		if code == ExitOK || strings.Contains(errors, "unknown shorthand flag") || strings.Contains(errors, "unknown flag") ||
+			strings.Contains(errors, "do not fit") || !strings.Contains(errors, want) {
+			t.Errorf("%s: exit %d, %q lacks %q", arguments, code, errors, want)
+		}
+	}
+}
+
 // A time that cannot be meant is refused before anything is done.
 func TestNegativeTimeoutsAreRefused(t *testing.T) {
 	d := newFake(t)

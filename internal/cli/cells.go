@@ -83,6 +83,10 @@ func (a *app) forget(s *session, name string) error {
 	if cell.State == "alive" || cell.State == "leaving" || cell.Self {
 		return fail(ExitError, "cell %s is %s: run `colloid leave` on that machine", cell.ID, printable(cell.State))
 	}
+	if cell.State == "gone" {
+		a.data("%s was forgotten already, or has left", cell.ID)
+		return nil
+	}
 	var id uint64
 	if _, err := fmt.Sscanf(cell.ID, "%016x", &id); err != nil {
 		return fail(ExitError, "the daemon sent the cell id %q: %w", printable(cell.ID), err)

@@ -27,20 +27,23 @@ type Environment struct {
 
 // Main runs one command and returns its exit status.
 func Main(ctx context.Context, arguments []string, environment Environment) int {
-	a := &app{Environment: environment}
+	out := newOutput(environment.Output)
+	environment.Output = out
+	a := &app{Environment: environment, out: out}
 	root := a.rootCommand()
 	root.SetArgs(arguments)
 	root.SetIn(environment.Input)
 	root.SetOut(environment.Output)
 	refuseUnknownTopics(root) // once it is known where output goes
 	root.SetErr(environment.Errors)
-	return report(environment.Errors, root.ExecuteContext(ctx))
+	return report(environment.Errors, out.check(root.ExecuteContext(ctx)))
 }
 
 // app is one run of the command line.
 type app struct {
 	Environment
-	socket string // --socket
+	out    *output // what Output is
+	socket string  // --socket
 	run    runFlags
 	// digests of programs that this run has read, by path
 	digests map[string][sha256.Size]byte
@@ -72,7 +75,7 @@ cluster of one. Further machines join with "colloid connect HOST".`,
 		a.statusCommand(), a.cellsCommand(), a.netcheckCommand(), a.explainCommand(), a.resolveCommand(),
 		a.connectCommand(), a.leaveCommand(), a.forgetCommand(), a.lockCommand(), a.unlockCommand(),
 		a.logsCommand(), a.topCommand(), a.execCommand(), a.copyCommand(), a.operatorCommand(),
-		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(),
+		a.rolloutCommand(), a.drainCommand(), a.uncordonCommand(), a.acceptLossCommand(),
 		a.imageCommand(), a.wasmCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit statuses mean", Long: exitCodesHelp},
 	)
@@ -93,11 +96,25 @@ func sayWhatFits(command *cobra.Command) {
 	}
 	command.Args = func(command *cobra.Command, arguments []string) error {
 		if count(command, arguments) == nil {
-			return nil
+			return refuseEmptyArguments(command, arguments)
 		}
 		return fail(ExitUsage, "%s: %d arguments do not fit: write %s; see %s --help", command.CommandPath(),
 			len(arguments), command.UseLine(), command.CommandPath())
 	}
+}
+
+// takesWords marks a command whose arguments behind the first belong to somebody else, who may want empty ones.
+const takesWords = "takes-words"
+
+// refuseEmptyArguments: an argument with nothing in it is most often a variable of a script that is not set, and would
+// mean the working directory, or everything.
+func refuseEmptyArguments(command *cobra.Command, arguments []string) error {
+	for i, argument := range arguments {
+		if argument == "" && (i == 0 || command.Annotations[takesWords] == "") {
+			return fail(ExitUsage, "%s: argument %d is empty: write %s", command.CommandPath(), i+1, command.UseLine())
+		}
+	}
+	return nil
 }
 
 // refuseEmptyFlags: an option with nothing behind it is most often a variable of a script that is not set. To
@@ -138,12 +155,12 @@ func refuseUnknownTopics(root *cobra.Command) {
 
 // talk prints a line for people on standard error.
 func (a *app) talk(format string, arguments ...any) {
-	fmt.Fprintf(a.Errors, format+"\n", arguments...)
+	fmt.Fprintln(a.Errors, harmlessText(format, arguments...))
 }
 
 // data prints a line of the result on standard output.
 func (a *app) data(format string, arguments ...any) {
-	fmt.Fprintf(a.Output, format+"\n", arguments...)
+	fmt.Fprintln(a.Output, harmlessText(format, arguments...))
 }
 
 // outputFormat is the value of -o.

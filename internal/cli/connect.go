@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -119,7 +120,7 @@ func validHost(host string) bool {
 
 func (a *app) leaveCommand() *cobra.Command {
 	var drain time.Duration
-	var force bool
+	var force, abandon bool
 	command := &cobra.Command{
 		Use:   "leave",
 		Short: "Take this machine out of its cluster",
@@ -127,7 +128,11 @@ func (a *app) leaveCommand() *cobra.Command {
 answer, stops what runs here and ends the daemon. The last cell of a cluster stops its workloads.
 
 While a key in CONFLICT, or one that cannot be read, has an instance here, the cell stays: nobody would take
-that instance over. Resolve the key first, or give it up with --force.`,
+that instance over. Resolve the key first, or give it up with --force. It also stays while runnerd is gone, since
+nothing could be stopped; --force leaves what runs then, and says what that is, with status 1.
+
+A cell with volumes of stateful workloads stays as well: what is in them does not go with the copies. --abandon-volumes
+goes on; the files stay in the state directory of runnerd.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			seconds := int64((drain + time.Second - 1) / time.Second)
@@ -135,18 +140,30 @@ that instance over. Resolve the key first, or give it up with --force.`,
 				return fail(ExitUsage, "--drain %v: use 0s to %ds", drain, 1<<16-1)
 			}
 			request := binary.BigEndian.AppendUint16(nil, uint16(seconds))
-			if force {
-				request = append(request, leaveForce)
+			if force || abandon {
+				flags := byte(0)
+				if force {
+					flags |= leaveForce
+				}
+				if abandon {
+					flags |= leaveAbandon
+				}
+				request = append(request, flags)
 			}
 			return a.with(func(s *session) error { return a.leave(command.Context(), s, request, drain) })
 		},
 	}
 	command.Flags().DurationVar(&drain, "drain", 30*time.Second, "longest wait for replacements elsewhere")
-	command.Flags().BoolVar(&force, "force", false, "also stop what runs here of keys in CONFLICT")
+	command.Flags().BoolVar(&force, "force", false, "also stop what runs here of keys in CONFLICT; leave though runnerd is gone")
+	command.Flags().BoolVar(&abandon, "abandon-volumes", false, "leave though volumes of stateful workloads stay behind")
 	return command
 }
 
-const leaveForce = 1 // flag of a LEAVE request
+// Flags of a LEAVE request.
+const (
+	leaveForce   = 1
+	leaveAbandon = 2
+)
 
 // leaveSlack is how much longer than the drain limit leaving may take: stopping has its own grace.
 const leaveSlack = 30 * time.Second
@@ -154,11 +171,15 @@ const leaveSlack = 30 * time.Second
 // leave asks the daemon to leave and waits until it is gone. That it leaves is said when it does: a request
 // that is refused has begun nothing.
 func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.Duration) error {
+	last := lastCell{app: a}
+	last.look()
 	answer := make(chan error, 1)
-	go func() { answer <- s.call(uds.CodeLeave, request, nil) }()
+	var left uds.LeaveReply // read after an answer
+	go func() { answer <- s.callOptional(uds.CodeLeave, request, &left) }()
 	limit := time.Now().Add(drain + leaveSlack)
 	said, accepted := false, false
 	for {
+		last.look()
 		select {
 		case err := <-answer:
 			if err != nil && !(said && a.gone()) {
@@ -170,7 +191,13 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 		case <-time.After(200 * time.Millisecond):
 		}
 		state, err := a.state()
+		if accepted || state == "leaving" {
+			last.say()
+		}
 		if accepted && (err != nil || state == "gone") {
+			if len(left.Left) > 0 {
+				return leftRunning(left.Left)
+			}
 			a.data("left the cluster")
 			return nil
 		}
@@ -182,6 +209,57 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 			return fail(ExitError, "this cell is still %s: see colloid status", printable(state))
 		}
 	}
+}
+
+// lastCell warns when nobody is left who would keep the configuration: the cell is the only one, or all others are
+// leaving as well, also if they began at the same moment.
+type lastCell struct {
+	app  *app
+	text string // the warning, once there is one
+	said bool
+}
+
+func (l *lastCell) look() {
+	if l.text != "" {
+		return
+	}
+	s, err := l.app.dial()
+	if err != nil {
+		return
+	}
+	defer s.close()
+	status, err := s.status(false)
+	if err != nil || len(status.Workloads) == 0 || status.Cell.State == "gone" {
+		return
+	}
+	for _, c := range status.Cells {
+		if !c.Self && c.State != "leaving" && c.State != "gone" {
+			return // one that does not answer may come back, and has what this one has
+		}
+	}
+	l.text = fmt.Sprintf("no other cell stays: the configuration of %d workloads ends with this cell", len(status.Workloads))
+}
+
+// say prints the warning once it is certain that the cell leaves.
+func (l *lastCell) say() {
+	if l.text != "" && !l.said {
+		l.said = true
+		l.app.talk("colloid: %s", l.text)
+	}
+}
+
+// leftRunning says what nobody looks after any more, and how to end it.
+func leftRunning(left []uds.LeftInstance) error {
+	f := &failure{exit: ExitError, lines: []string{fmt.Sprintf("left the cluster, but %d instances still run here:", len(left))}}
+	for _, l := range left {
+		line := fmt.Sprintf("%s/%d", printable(l.Key), l.Slot)
+		if l.PID > 0 {
+			line += fmt.Sprintf(", process %d: end it with `kill %d`", l.PID, l.PID)
+		}
+		f.lines = append(f.lines, line)
+	}
+	f.lines = append(f.lines, "the next `colloid` with this state directory finds them again and stops them, since nobody wants them then")
+	return f
 }
 
 // state asks a daemon where it is in its life, over a connection of its own.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,7 @@ func TestConnectLeaveLock(t *testing.T) {
 	d.run("", "lock").expect(t, 0, "kkkk\n")
 	d.run("", "unlock").expect(t, 0, "")
 	d.run("", "leave", "--drain", "90s").expect(t, 0, "left the cluster\n")
+	d.requests = slices.DeleteFunc(d.requests, func(r string) bool { return strings.HasPrefix(r, "02 ") }) // looks at the status
 	want := []string{`08 "\x01host:99#KEY"`, `08 "\x00host"`, `0f "\x01"`, `0f "\x00"`, `09 "\x00Z"`}
 	if !slices.Equal(d.requests, want) {
 		t.Errorf("requests %q, want %q", d.requests, want)
@@ -66,7 +68,39 @@ func TestForgetFindsTheCellAndRefusesTheLiving(t *testing.T) {
 	d.run("", "forget", "one").expectError(t, ExitError, "colloid leave")
 	d.run("", "forget", "0000").expectError(t, ExitUsage, "2 cells")
 	d.run("", "forget", "nine").expectError(t, ExitError, "no cell")
-	d.run("", "forget", "").expectError(t, ExitError, "no cell")
+	d.run("", "forget", "").expectError(t, ExitUsage, "empty")
+}
+
+// What left or was forgotten is that for every command, and to forget it again is no news.
+func TestGoneCellsAreGoneForEveryCommand(t *testing.T) {
+	d := newFake(t)
+	d.status = sampleStatus(d)
+	d.status.Cells[1].State = "gone"
+	for _, command := range []string{"drain", "uncordon"} {
+		d.run("", command, "two").expectError(t, ExitError, "cell 00000000000000b2 is gone: it left the cluster or was forgotten")
+	}
+	d.run("", "forget", "two").expect(t, 0, "00000000000000b2 was forgotten already, or has left\n")
+	for _, request := range d.requests {
+		if !strings.HasPrefix(request, "02 ") {
+			t.Errorf("request %s", request)
+		}
+	}
+	d.status.Cells[1].Drained = true
+	d.run("", "uncordon", "two").expect(t, 0, "00000000000000b2 takes work again\n")
+}
+
+// The configuration does not end without a word: neither with the only cell, nor when the last ones leave together.
+func TestTheLastCellWarnsWhenItLeaves(t *testing.T) {
+	const warning = "no other cell stays: the configuration of 1 workloads"
+	for state, warns := range map[string]bool{"leaving": true, "gone": true, "alive": false, "dead": false} {
+		d := newFake(t)
+		d.status = sampleStatus(d)
+		d.status.Cells[1].State = state
+		r := d.run("", "leave")
+		if r.exit != 0 || strings.Count(r.errors, warning) == 1 != warns {
+			t.Errorf("%s: exit %d, %q", state, r.exit, r.errors)
+		}
+	}
 }
 
 func TestNoDaemonIsExplained(t *testing.T) {
@@ -228,6 +262,24 @@ func TestEmptyOptionsAreRefused(t *testing.T) {
 	}
 }
 
+// What runs on after a leave is named, with how to end it, and is no success.
+func TestF8_LeaveNamesWhatRunsOn(t *testing.T) {
+	d := newFake(t)
+	d.status.Cell.State = "active"
+	d.left = []uds.LeftInstance{{Key: "spread.q", Slot: 1, PID: 4242}, {Key: "spread.\x1bq"}}
+	r := d.run("", "leave", "--force")
+	r.expectError(t, ExitError, "2 instances still run here", "spread.q/1, process 4242: end it with `kill 4242`")
+	if r.output != "" || strings.Contains(r.errors, "\x1b") {
+		t.Errorf("%q %q", r.output, r.errors)
+	}
+	d.left = nil
+	d.status.Cell.State = "active"
+	d.run("", "leave", "--force", "--abandon-volumes").expect(t, 0, "left the cluster\n")
+	if want := fmt.Sprintf("09 %q", "\x00\x1e\x03"); !slices.Contains(d.requests, want) {
+		t.Errorf("no request %s in %q", want, d.requests)
+	}
+}
+
 // Leaving is announced when it has begun: a refusal stands alone.
 func TestLeaveAnnouncesNothingThatIsRefused(t *testing.T) {
 	d := newFake(t)
@@ -238,7 +290,7 @@ func TestLeaveAnnouncesNothingThatIsRefused(t *testing.T) {
 	}
 	delete(d.refuse, uds.CodeLeave)
 	d.run("", "leave", "--force", "--drain", "5s").expect(t, 0, "left the cluster\n")
-	if last := d.requests[len(d.requests)-1]; last != `09 "\x00\x05\x01"` {
-		t.Errorf("request %s", last)
+	if !slices.Contains(d.requests, `09 "\x00\x05\x01"`) {
+		t.Errorf("requests %q", d.requests)
 	}
 }

@@ -109,6 +109,19 @@ func (s *session) call(code uds.Code, payload []byte, document any) error {
 	return nil
 }
 
+// callOptional is call for a request whose answer may be empty, which leaves the document as it is.
+func (s *session) callOptional(code uds.Code, payload []byte, document any) error {
+	var raw json.RawMessage
+	reply, err := s.client.Do(code, payload)
+	if err != nil || len(reply) == 0 {
+		return err
+	}
+	if raw = reply; json.Unmarshal(raw, document) != nil {
+		return fail(ExitError, "the daemon's answer is not understood: are colloid and meshd of one version?")
+	}
+	return nil
+}
+
 // explain turns an error of call into a failure. What is the thing asked for; key errors are handled
 // before.
 func (s *session) explain(what string, err error) error {

@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"colloid.net/ipc/attach"
 	"colloid.net/ipc/attach/tree"
 	"colloid.net/ipc/uds"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 func (a *app) copyCommand() *cobra.Command {
@@ -20,10 +22,11 @@ func (a *app) copyCommand() *cobra.Command {
 		Use:   "cp SOURCE TARGET",
 		Short: "Copy files into a replica or out of it",
 		Long: `One of SOURCE and TARGET is WORKLOAD/INDEX:PATH, the other a path of this machine. Directories are copied with
-what is in them. A target that is a directory gets the source inside, any other becomes its copy; what was
-there is replaced. PATH is absolute in a container, and below the scratch directory of a host process. Files
-are read and written as the workload's user. Owners are not kept; links that lead out of what is copied,
-sockets and devices are left out. The host must allow it, as for "colloid exec".`,
+what is in them. A target that is a directory gets the source inside, any other becomes its copy; files that
+were there are replaced. PATH is absolute in a container, and below the scratch directory of a host process.
+Files are read and written as the workload's user. A link named as SOURCE or as TARGET is followed, and a file
+is written into a device or a pipe. Owners are not kept; in a directory, links that lead out of what is copied,
+sockets and devices are left out, which is said. The host must allow it, as for "colloid exec".`,
 		Example: "  colloid cp web/0:/etc/nginx nginx-of-web\n  colloid cp fix.conf web/0:/etc/nginx/conf.d",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -58,6 +61,7 @@ func (a *app) copyRun(ctx context.Context, name string, request *attach.Request,
 			return err
 		}
 		defer streams.close()
+		s.close()
 		x := &execution{app: a, stream: stream, frames: attach.NewWriter(stream), name: target.name(), request: request}
 		said := &remarks{}
 		x.errors = said
@@ -66,6 +70,9 @@ func (a *app) copyRun(ctx context.Context, name string, request *attach.Request,
 		var f *failure
 		if errors.As(err, &f) && len(f.lines) == 0 { // the program has said why
 			return fail(ExitError, "%s: %s", target.name(), said)
+		}
+		if err == nil && len(said.text) > 0 { // what was left out
+			a.talk("colloid: %s: %s", target.name(), said)
 		}
 		return err
 	})
@@ -99,26 +106,84 @@ func rootOf(path string) (*os.Root, string, error) {
 	return root, filepath.Base(path), err
 }
 
-func (a *app) copyFrom(ctx context.Context, name, path, local string) error {
-	root, target, err := rootOf(local)
-	if err != nil {
-		return fail(ExitUsage, "%w", err)
+// copyTarget is where a copy goes on this machine: a name below a directory, or what is open already.
+type copyTarget struct {
+	root *os.Root
+	name string
+	file *os.File // a pipe or a device
+}
+
+func (t *copyTarget) close() {
+	if t.root != nil {
+		t.root.Close()
 	}
-	defer root.Close()
-	if info, err := os.Stat(local); err == nil && info.IsDir() { // perhaps through a link, which is this machine's own
-		inside, err := os.OpenRoot(local)
-		if err != nil {
-			return fail(ExitUsage, "%w", err)
+	if t.file != nil {
+		t.file.Close()
+	}
+}
+
+func (t *copyTarget) receive(from io.Reader) (tree.Result, error) {
+	if t.file != nil {
+		return tree.ReceiveInto(from, t.file)
+	}
+	return tree.Receive(from, t.root, t.name)
+}
+
+// openTarget opens what a path of this machine means, through links, which are this machine's own. The kernel
+// follows them, with what it knows of links that strangers put into common directories.
+func openTarget(local string) (*copyTarget, error) {
+	info, err := os.Lstat(local)
+	if errors.Is(err, fs.ErrNotExist) {
+		root, name, err := rootOf(local)
+		return &copyTarget{root: root, name: name}, err
+	}
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		if info, err = os.Stat(local); errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.New("is a link to what does not exist: remove the link or make that file first")
 		}
-		defer inside.Close()
-		root, target = inside, "."
 	}
+	if err != nil {
+		return nil, err
+	}
+	open := func(flags int) (*os.File, error) { return os.OpenFile(local, flags|unix.O_NOCTTY, 0) }
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		root, err := os.OpenRoot(local)
+		return &copyTarget{root: root, name: "."}, err
+	case mode&fs.ModeNamedPipe != 0:
+		file, err := tree.OpenPipe(open)
+		return &copyTarget{file: file}, err
+	case mode&fs.ModeDevice != 0:
+		file, err := open(os.O_WRONLY)
+		return &copyTarget{file: file}, err
+	case !mode.IsRegular():
+		return nil, errors.New("is neither a file, a directory, a pipe nor a device")
+	}
+	place, err := os.OpenFile(local, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer place.Close()
+	resolved, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(place.Fd())))
+	if err != nil {
+		return nil, err
+	}
+	root, name, err := rootOf(resolved)
+	return &copyTarget{root: root, name: name}, err
+}
+
+func (a *app) copyFrom(ctx context.Context, name, path, local string) error {
+	to, err := openTarget(local)
+	if err != nil {
+		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
+	}
+	defer to.close()
 	read, write := io.Pipe()
 	received := make(chan error, 1)
 	var result tree.Result
 	go func() {
 		var err error
-		result, err = tree.Receive(read, root, target)
+		result, err = to.receive(read)
 		if err != nil {
 			read.CloseWithError(err)
 		} else { // what pads the archive
@@ -130,10 +195,10 @@ func (a *app) copyFrom(ctx context.Context, name, path, local string) error {
 	write.CloseWithError(cmpOr(err, io.EOF))
 	receiveErr := <-received
 	switch {
-	case err != nil:
+	case err != nil && !errors.Is(err, receiveErr):
 		return err
 	case receiveErr != nil:
-		return fail(ExitError, "%s: %s", printable(local), printable(receiveErr.Error()))
+		return fail(ExitError, "%s: %s", local, withoutName(receiveErr, filepath.Base(local)))
 	case result.Skipped > 0:
 		a.talk("colloid: %d links were left out: they lead out of what was copied", result.Skipped)
 	}
@@ -148,26 +213,35 @@ func cmpOr(err, otherwise error) error {
 }
 
 func (a *app) copyInto(ctx context.Context, local, name, path string) error {
-	root, source, err := rootOf(local)
-	if err != nil {
-		return fail(ExitUsage, "%w", err)
+	base := filepath.Base(local)
+	if absolute, err := filepath.Abs(local); err == nil {
+		base = filepath.Base(absolute)
 	}
-	defer root.Close()
-	if _, err := root.Lstat(source); err != nil {
-		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
-	}
-	base, skipped := source, 0
-	if base == "." {
+	if base == "/" {
 		base = "root"
 	}
+	resolved, err := filepath.EvalSymlinks(local) // what is named is copied, not the link to it
+	if err != nil {
+		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
+	}
+	root, source, err := rootOf(resolved)
+	if err != nil {
+		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
+	}
+	defer root.Close()
+	if info, err := root.Stat(source); err != nil {
+		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
+	} else if !info.Mode().IsRegular() && !info.IsDir() {
+		return fail(ExitUsage, "%s is a socket, a pipe or a device: only files and directories are copied", printable(local))
+	}
+	var left tree.LeftOut
 	failed := make(chan error, 1)
 	err = a.copyRun(ctx, name, &attach.Request{Path: path, Into: true}, func(x *execution) {
 		x.input = func(frames *attach.Writer) error {
 			n, err := tree.Send(&frameInput{frames}, root, source, base)
-			if skipped = n; err != nil && !errors.Is(err, errPassed) {
-				failed <- fail(ExitError, "%s: %w", printable(local), err)
-				x.stream.Close()
-				_ = x.stream.of.connection.Close()
+			if left = n; err != nil && !errors.Is(err, errPassed) {
+				failed <- fail(ExitError, "%s: %s", local, withoutName(err, source))
+				x.abandon()
 			}
 			return err
 		}
@@ -177,8 +251,8 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 		return sendErr
 	default:
 	}
-	if err == nil && skipped > 0 {
-		a.talk("colloid: %d sockets, pipes or devices were left out", skipped)
+	if text := left.String(); err == nil && text != "" {
+		a.talk("colloid: %s", text)
 	}
 	return err
 }
@@ -195,6 +269,17 @@ func (f *frameInput) Write(p []byte) (int, error) {
 
 // errPassed: nothing can be sent any more; why, is said where the answers are read.
 var errPassed = errors.New("the stream has ended")
+
+// withoutName is an error of package tree about what the operator named himself, which stands in front of it.
+func withoutName(err error, name string) string {
+	text := err.Error()
+	for _, front := range []string{"write ", "create ", ""} {
+		if reason, found := strings.CutPrefix(text, front+name+": "); found {
+			return reason
+		}
+	}
+	return text
+}
 
 // withoutPath is the reason in an error about a file, for messages that name the file as the operator did.
 func withoutPath(err error) string {

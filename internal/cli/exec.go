@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"colloid.net/ipc/attach"
 	"colloid.net/ipc/uds"
@@ -28,16 +29,17 @@ with the exit status of the program, 128+n for signal n, 127 if it could not be 
 connection was lost. INDEX is the number of the replica in "colloid status"; one of several on one machine is
 WORKLOAD@CELL. The host must allow it and know your key: see "colloid help operator".
 
-With -i your input goes to the program, with -t it has a terminal; a shell wants both: -it. Interrupt goes to
-the program; a second one within a second ends the connection and with it the program.`,
-		Example: "  colloid exec -it web/0 -- sh",
-		Args:    cobra.MinimumNArgs(2),
+With -i your input goes to the program, with -t it has a terminal; a shell wants both: -it. Signals go to the
+program; a second one of INT, TERM, HUP and QUIT ends the connection and with it the program.`,
+		Example:     "  colloid exec -it web/0 -- sh",
+		Args:        cobra.MinimumNArgs(2),
+		Annotations: map[string]string{takesWords: "yes"},
 		RunE: func(command *cobra.Command, arguments []string) error {
 			words := arguments[1:]
 			if words[0] == "--" { // options end with the replica, so it is one of the words
 				words = words[1:]
 			}
-			if len(words) == 0 {
+			if len(words) == 0 || words[0] == "" {
 				return fail(ExitUsage, "no command was given: write the replica, --, and the command")
 			}
 			return a.exec(command.Context(), arguments[0], &attach.Request{
@@ -95,6 +97,7 @@ func (a *app) exec(ctx context.Context, name string, request *attach.Request) er
 			return err
 		}
 		defer streams.close()
+		s.close() // one connection for each command that stays
 		x := &execution{app: a, stream: stream, frames: attach.NewWriter(stream), name: target.name(), request: request}
 		if request.Terminal && local != nil && request.Input {
 			x.local = local
@@ -137,14 +140,18 @@ type execution struct {
 	request *attach.Request
 	begin   sync.Once
 
+	allowance *allowance
+
 	// For copies, instead of the app's and of what a person types.
 	output      io.Writer
 	errors      io.Writer
 	input       func(*attach.Writer) error
-	interrupted atomic.Bool
+	interrupted atomic.Bool // the copy, by a person
+	cut         atomic.Bool // the connection, from here
 }
 
 func (x *execution) run(ctx context.Context) error {
+	x.allowance = newAllowance()
 	stop := make(chan struct{})
 	defer close(stop)
 	go x.signals(ctx, stop)
@@ -154,6 +161,7 @@ func (x *execution) run(ctx context.Context) error {
 		}
 	}()
 	reader := attach.NewReader(x.stream)
+	accepted := false
 	for {
 		kind, payload, err := next(reader)
 		var no *refused
@@ -162,15 +170,19 @@ func (x *execution) run(ctx context.Context) error {
 			return fail(ExitError, "%s: %s", x.name, no.reason)
 		case x.interrupted.Load():
 			return fail(exitInterrupted, "%s: interrupted", x.name)
-		case err != nil && ctx.Err() != nil:
+		case err != nil && (ctx.Err() != nil || x.cut.Load()):
 			return fail(exitLost, "%s: interrupted", x.name)
 		case err != nil:
-			return fail(exitLost, "%s: %s", x.name, streamTrouble(err))
+			return fail(lostOrRefused(err, accepted), "%s: %s", x.name, streamTrouble(err))
 		case kind == attach.KindAccepted:
+			accepted = true
 			x.begin.Do(x.started)
+			if limit, ok := attach.ParseLimit(payload); ok {
+				x.allowance.raise(limit)
+			}
 		case kind == attach.KindOutput:
 			if err := x.write(payload, x.app.Output); err != nil {
-				return fail(ExitError, "write: %w", err)
+				return err // x.output's, or remembered
 			}
 		case kind == attach.KindErrors:
 			_, _ = cmp.Or(x.errors, x.app.Errors).Write(payload)
@@ -180,6 +192,16 @@ func (x *execution) run(ctx context.Context) error {
 			return fail(exitLost, "%s: the host sent something that is not understood: are the cells of one version?", x.name)
 		}
 	}
+}
+
+// lostOrRefused is the status for a stream that ended: refused if surely nothing was started, and else lost.
+func lostOrRefused(err error, accepted bool) int {
+	var reply *uds.ReplyError
+	if !accepted && errors.As(err, &reply) && (reply.Errno == uds.ErrorBusy || reply.Errno == uds.ErrorPermission ||
+		reply.Errno == uds.ErrorInvalid) {
+		return ExitError
+	}
+	return exitLost
 }
 
 func (x *execution) write(payload []byte, to io.Writer) error {
@@ -227,8 +249,12 @@ func (x *execution) passInput() {
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := x.app.Input.Read(buffer)
-		if n > 0 && x.frames.Write(attach.KindInput, buffer[:n]) != nil {
-			return
+		for rest := buffer[:n]; len(rest) > 0; {
+			size := x.allowance.take(len(rest))
+			if x.frames.Write(attach.KindInput, rest[:size]) != nil {
+				return
+			}
+			rest = rest[size:]
 		}
 		if err != nil {
 			_ = x.frames.Write(attach.KindInputEnd, nil)
@@ -237,12 +263,95 @@ func (x *execution) passInput() {
 	}
 }
 
-// signals passes on what a person or a script sends to the command. ctx ends with the first interrupt, of
-// which the program hears; the second ends the connection.
+// allowance is how much input the host takes without waiting for the program, so that what is behind it in the stream,
+// signals above all, arrives also while the program does not read. Hosts of earlier versions say nothing about it.
+type allowance struct {
+	mutex sync.Mutex
+	more  sync.Cond
+	sent  uint64
+	limit uint64 // 0 = not known
+	free  bool   // the host does not say
+}
+
+// allowancePatience is how long the host may need to say its limit once attach.InputFirst bytes were sent.
+const allowancePatience = time.Second
+
+func newAllowance() *allowance {
+	a := &allowance{}
+	a.more.L = &a.mutex
+	return a
+}
+
+// take waits until something may be sent, and returns how much of n.
+func (a *allowance) take(n int) int {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if a.limit == 0 && a.sent >= attach.InputFirst && !a.free {
+		timer := time.AfterFunc(allowancePatience, func() {
+			a.mutex.Lock()
+			defer a.mutex.Unlock()
+			a.free = true
+			a.more.Broadcast()
+		})
+		defer timer.Stop()
+	}
+	for {
+		room := uint64(n)
+		switch {
+		case a.limit > 0:
+			room = a.limit - min(a.sent, a.limit)
+		case !a.free:
+			room = attach.InputFirst - min(a.sent, attach.InputFirst)
+		}
+		if room > 0 {
+			n = int(min(uint64(n), room))
+			a.sent += uint64(n)
+			return n
+		}
+		a.more.Wait()
+	}
+}
+
+// raise takes what the host says.
+func (a *allowance) raise(limit uint64) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.limit = max(a.limit, limit)
+	a.more.Broadcast()
+}
+
+// passed are the signals that go to the program: all that somebody could mean for it. Left out are those that cannot be
+// caught, those that this process raises itself (SIGPIPE, SIGURG, SIGCHLD, faults), and what stops and continues jobs,
+// which is about this command.
+func passed() []os.Signal {
+	list := []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
+		unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ}
+	const firstRealTime = 34 // those below belong to C libraries
+	for number := firstRealTime; number <= attach.SignalMax; number++ {
+		list = append(list, syscall.Signal(number))
+	}
+	return list
+}
+
+// signals passes on what a person or a script sends to the command; the second of those that ask to end ends the
+// connection, and the program with it. Nothing in here waits for the stream, which may take nothing.
 func (x *execution) signals(ctx context.Context, stop <-chan struct{}) {
-	received := make(chan os.Signal, 8)
-	signal.Notify(received, unix.SIGWINCH, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	received := make(chan os.Signal, 16)
+	signal.Notify(received, passed()...)
 	defer signal.Stop(received)
+	out := make(chan attachFrame, 16)
+	defer close(out)
+	go func() {
+		for frame := range out {
+			_ = x.frames.Write(frame.kind, frame.payload)
+		}
+	}()
+	send := func(kind attach.Kind, payload []byte) {
+		select {
+		case out <- attachFrame{kind, payload}:
+		default: // the stream takes nothing for long: it is no loss beside the first sixteen
+		}
+	}
 	interrupts := 0
 	for {
 		select {
@@ -250,32 +359,40 @@ func (x *execution) signals(ctx context.Context, stop <-chan struct{}) {
 			return
 		case s := <-received:
 			number, ok := s.(syscall.Signal)
+			ends := number == unix.SIGINT || number == unix.SIGTERM || number == unix.SIGHUP || number == unix.SIGQUIT
 			switch {
 			case !ok:
-			case number == unix.SIGWINCH:
-				x.resize()
+			case number == unix.SIGWINCH && x.local != nil:
+				if columns, rows, err := term.GetSize(x.local.fd); err == nil {
+					send(attach.KindResize, attach.AppendSize(nil, uint16(rows), uint16(columns)))
+				}
 			case x.output != nil || x.input != nil: // a copy hears of it by the end of its input
-				x.interrupted.Store(true)
-				x.stream.Close()
-				_ = x.stream.of.connection.Close()
-				return
-			default:
-				if interrupts++; interrupts > 1 || ctx.Err() != nil && number == unix.SIGHUP {
-					x.stream.Close()
-					_ = x.stream.of.connection.Close()
+				if ends {
+					x.interrupted.Store(true)
+					x.abandon()
 					return
 				}
-				_ = x.frames.Write(attach.KindSignal, []byte{byte(number)})
+			default:
+				if ends {
+					interrupts++
+				}
+				if interrupts > 1 && ends || ctx.Err() != nil && number == unix.SIGHUP {
+					x.abandon()
+					return
+				}
+				send(attach.KindSignal, []byte{byte(number)})
 			}
 		}
 	}
 }
 
-func (x *execution) resize() {
-	if x.local == nil {
-		return
-	}
-	if columns, rows, err := term.GetSize(x.local.fd); err == nil {
-		_ = x.frames.Write(attach.KindResize, attach.AppendSize(nil, uint16(rows), uint16(columns)))
-	}
+type attachFrame struct {
+	kind    attach.Kind
+	payload []byte
+}
+
+// abandon ends the connection, also while somebody waits to write to it; the cell then ends the stream.
+func (x *execution) abandon() {
+	x.cut.Store(true)
+	_ = x.stream.of.connection.Close()
 }

@@ -5,16 +5,21 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"colloid.net/ipc/supply"
 )
 
 // Exit statuses. They are documented in docs/commands.md and `colloid help exit-codes`.
 const (
 	ExitOK          = 0
 	ExitError       = 1 // the command failed; also if there is no such cell, workload, version or key
-	ExitUsage       = 2 // wrong arguments, an invalid file, an unusable directory; trying again cannot help
+	ExitUsage       = 2 // wrong arguments, an invalid file; also how Go ends a program that panics
 	ExitNeedsHuman  = 3 // `status` shows something that waits for a person
 	ExitUnreachable = 4 // no daemon answers on the socket
 	ExitConflict    = 5 // the key holds concurrent values, or changed since it was read
+	// ExitConfiguration: the cell cannot run as it is configured, or its directory is unusable; trying again cannot help.
+	// No panic ends a program with it.
+	ExitConfiguration = supply.ExitMisconfigured
 )
 
 const exitCodesHelp = `Exit statuses of every command:
@@ -22,11 +27,12 @@ const exitCodesHelp = `Exit statuses of every command:
   0  success
   1  the command failed; the message says why and what to do. Also: there is no cell, workload,
      key or version of the given name
-  2  wrong arguments, an invalid file (nothing was written), or a state directory that
-     cannot be used; trying again does not help: an init system should not restart
+  2  wrong arguments, or an invalid file (nothing was written)
   3  status, rollout status: something waits for a person (a conflict, a failed update, a critical alarm)
   4  no daemon answers on the socket
   5  the key holds concurrent values, or changed since it was read
+  78 the cell cannot run as it is configured, or its state directory cannot be used; trying again
+     does not help: an init system should not restart
 `
 
 // failure is an error with an exit status. Lines are printed one by one, each as a message.
@@ -42,7 +48,7 @@ func (f *failure) Unwrap() error { return f.cause }
 // fail makes a failure of one line.
 func fail(exit int, format string, arguments ...any) error {
 	err := fmt.Errorf(format, arguments...)
-	return &failure{exit: exit, lines: []string{err.Error()}, cause: err}
+	return &failure{exit: exit, lines: []string{printable(err.Error())}, cause: err}
 }
 
 // silent ends the command with a status without saying anything more.
@@ -60,7 +66,7 @@ func report(w io.Writer, err error) int {
 	}
 	for _, line := range f.lines {
 		for single := range strings.Lines(line) {
-			fmt.Fprintf(w, "colloid: %s\n", strings.TrimRight(single, "\n"))
+			fmt.Fprintf(w, "colloid: %s\n", printable(strings.TrimRight(single, "\n")))
 		}
 	}
 	return f.exit

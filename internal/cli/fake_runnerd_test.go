@@ -23,6 +23,9 @@ type fakeRunnerd struct {
 	generation    string   // part of what digests depend on
 	architectures []string // that every image exists for
 	refuse        string   // error of every answer, "" = none
+	usage         bool     // what refuse is
+	some          bool     // refuse comes behind an image
+	references    []string // of all images, nil = what was asked for
 	loaded        string   // content of the last file
 	requests      []string
 }
@@ -66,8 +69,9 @@ func (d *fakeRunnerd) serve(socket net.Conn) {
 	defer d.mutex.Unlock()
 	d.requests = append(d.requests, q.Operation+" "+q.Reference)
 	send := func(r operator.Reply) { _ = conn.Send(r, nil) }
-	if d.refuse != "" {
-		send(operator.Reply{Error: d.refuse})
+	refused := operator.Reply{Error: d.refuse, Usage: d.usage}
+	if d.refuse != "" && !d.some {
+		send(refused)
 		return
 	}
 	image := operator.Image{Digest: fmt.Sprintf("sha256:%x", d.digest(q.Reference)), References: []string{q.Reference},
@@ -80,16 +84,54 @@ func (d *fakeRunnerd) serve(socket net.Conn) {
 		text, _ := io.ReadAll(file)
 		file.Close()
 		d.loaded = string(text)
-		image.References = nil
+		image.References = d.references
 		send(operator.Reply{Image: &image})
 	case operator.OperationPull, operator.OperationList, operator.OperationPrune:
 		send(operator.Reply{Progress: &operator.Progress{Text: "pulling 34 %, layer 2 of 5\x1b[2J"}})
 		if q.Reference == "" {
 			image.References = []string{"example.org/web:1"}
 		}
+		if d.references != nil {
+			image.References = d.references
+		}
 		send(operator.Reply{Image: &image})
 	}
+	if d.refuse != "" {
+		send(refused)
+		return
+	}
 	send(operator.Reply{Done: true})
+}
+
+// TestF84_ImagesAreShownWithAllTheirNames holds it for what is printed, and that errors name the file and say with their
+// status whether another try can help.
+func TestF84_ImagesAreShownWithAllTheirNames(t *testing.T) {
+	d := newFake(t)
+	file := filepath.Join(t.TempDir(), "image.tar")
+	if err := os.WriteFile(file, []byte("archive"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.runnerd.references = []string{"localhost/app:4", "localhost/app:3"}
+	digest := fmt.Sprintf("sha256:%x", d.runnerd.digest(""))
+	loaded := "localhost/app:4@" + digest + "\nlocalhost/app:3@" + digest + "\n"
+	d.run("", "image", "load", file).expect(t, ExitOK, loaded)
+	if r := d.run("", "image", "ls"); strings.Index(r.output, "localhost/app:3 ") > strings.Index(r.output, "localhost/app:4 ") ||
+		!strings.Contains(r.output, "localhost/app:3 ") {
+		t.Errorf("%s", r.output)
+	}
+	if r := d.run("", "image", "prune"); !strings.Contains(r.output, "removed localhost/app:4, localhost/app:3 (") {
+		t.Errorf("%s", r.output)
+	}
+	d.runnerd.refuse, d.runnerd.some = "image 2 of 2: no space", true
+	r := d.run("", "image", "load", file)
+	r.expectError(t, ExitError, "colloid: "+file+": image 2 of 2: no space")
+	if r.output != loaded {
+		t.Errorf("of those that are there it says: %s", r.output)
+	}
+	d.runnerd.refuse, d.runnerd.some, d.runnerd.usage = "it is no reference", false, true
+	d.run("", "image", "pull", "UPPER").expectError(t, ExitUsage, "no reference")
+	d.run("", "image", "rm", "").expectError(t, ExitUsage, "no reference")
+	d.run(web2, "apply", "-f", "-").expectError(t, ExitUsage, "no reference", "nothing was written")
 }
 
 // TestF84_ApplyPinsATag holds that a tag is resolved once, at apply, and that a tag that moved is an update.

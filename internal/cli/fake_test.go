@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"colloid.net/ipc/uds"
 	"colloid.net/workload"
@@ -23,6 +24,10 @@ import (
 // fakeDaemon answers on a real Unix socket with a store that knows dots and expectations, which is
 // what the command line's promises are about.
 type fakeDaemon struct {
+	left     []uds.LeftInstance // of a leave
+	listener net.Listener
+	dying    bool // see restart
+	drained  bool // a drain was asked for
 	t        *testing.T
 	path     string
 	runnerd  *fakeRunnerd
@@ -53,7 +58,14 @@ func newFake(t *testing.T) *fakeDaemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() })
+	d.accept(listener)
+	d.runnerd = newFakeRunnerd(t, filepath.Dir(d.path))
+	return d
+}
+
+func (d *fakeDaemon) accept(listener net.Listener) {
+	d.listener = listener
+	d.t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
 			connection, err := listener.Accept()
@@ -63,8 +75,13 @@ func newFake(t *testing.T) *fakeDaemon {
 			go d.serve(connection)
 		}
 	}()
-	d.runnerd = newFakeRunnerd(t, filepath.Dir(d.path))
-	return d
+}
+
+// restart ends all connections after the next request of status, and answers again a moment later.
+func (d *fakeDaemon) restart() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.dying = true
 }
 
 func (d *fakeDaemon) serve(connection net.Conn) {
@@ -79,6 +96,23 @@ func (d *fakeDaemon) serve(connection net.Conn) {
 			return
 		}
 		d.mutex.Lock()
+		if d.dying && uds.Code(header[0]) == uds.CodeStatus && d.drained {
+			d.dying = false
+			d.mutex.Unlock()
+			d.listener.Close()
+			time.AfterFunc(700*time.Millisecond, func() {
+				d.mutex.Lock()
+				defer d.mutex.Unlock()
+				listener, err := net.Listen("unix", d.path)
+				if err != nil {
+					d.t.Error(err)
+					return
+				}
+				d.status.Workloads = nil
+				d.accept(listener)
+			})
+			return
+		}
 		status, reply := d.answer(uds.Code(header[0]), payload)
 		d.mutex.Unlock()
 		writeFrame(connection, status, reply)
@@ -134,8 +168,13 @@ func (d *fakeDaemon) answer(code uds.Code, payload []byte) (uds.ReplyStatus, []b
 		return document(uds.Explanation{Key: string(payload), State: "unsatisfied", Reason: "one cell lacks memory",
 			Ranking: []uds.RankedCell{{Cell: ownActor, Score: "f0", Placed: true, Verdict: "placed"},
 				{Cell: ownActor, Score: "e0", Verdict: "denied\x1b[2J"}}})
+	case uds.CodeDrain:
+		d.drained = true
 	case uds.CodeLeave:
 		d.status.Cell.State = "gone"
+		if len(d.left) > 0 {
+			return document(uds.LeaveReply{Left: d.left})
+		}
 	}
 	return uds.OK, nil
 }

@@ -87,7 +87,7 @@ func (a *app) loadKeys(flags fileFlags, prepare func(workload.Block) (desired, e
 		if err != nil {
 			return nil, err
 		}
-		blocks, err := workload.Parse(name, text, options)
+		blocks, err := workload.Parse(printable(name), text, options)
 		if err != nil {
 			complaints = append(complaints, err.Error())
 			continue

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,9 +68,16 @@ its sha256.`,
 				return fail(ExitUsage, "%s is no regular file: write the archive to one first", arguments[0])
 			}
 			request := operator.Request{Operation: operator.OperationLoad}
-			return a.showImages(command.Context(), request, file, format, func(i *operator.Image) {
-				a.data("%s@%s", printable(imageName(i)), printable(i.Digest))
+			err = a.showImages(command.Context(), request, file, format, func(i *operator.Image) {
+				for _, name := range imageNames(i) {
+					a.data("%s@%s", printable(name), printable(i.Digest))
+				}
 			})
+			var f *failure
+			if errors.As(err, &f) && f.exit != ExitUnreachable {
+				return fail(f.exit, "%s: %w", printable(arguments[0]), err)
+			}
+			return err
 		},
 	}
 	format.register(command)
@@ -98,10 +106,8 @@ func (a *app) imageList() *cobra.Command {
 				return a.printJSON(images)
 			}
 			t := newTable(a.Output, "IMAGE", "DIGEST", "SIZE", "CREATED", "ARCH", "INSTANCES")
-			for i := range images {
-				m := &images[i]
-				t.row(imageName(m), shortDigest(m.Digest), mebibytes(m.Size), day(m.Created), m.Architecture,
-					fmt.Sprint(m.Instances))
+			for _, row := range imageRows(images) {
+				t.row(row...)
 			}
 			return t.flush()
 		},
@@ -114,8 +120,9 @@ func (a *app) imageRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm IMAGE",
 		Short: "Remove an image",
-		Long: `IMAGE is a name or the beginning of a digest as "colloid image ls" shows them. Layers that other images
-need stay. An image that an instance uses stays too.`,
+		Long: `IMAGE is a name or the beginning of a digest as "colloid image ls" shows them. A name of an image that has
+others is taken away alone; the image goes with its last name, or at once by its digest. Layers that other
+images need stay. An image that an instance uses stays too.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			request := operator.Request{Operation: operator.OperationRemove, Reference: arguments[0]}
@@ -133,7 +140,7 @@ func (a *app) imagePrune() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			request := operator.Request{Operation: operator.OperationPrune}
 			return a.showImages(command.Context(), request, nil, format, func(i *operator.Image) {
-				a.data("removed %s (%s)", printable(imageName(i)), shortDigest(printable(i.Digest)))
+				a.data("removed %s (%s)", printable(strings.Join(imageNames(i), ", ")), shortDigest(printable(i.Digest)))
 			})
 		},
 	}
@@ -156,16 +163,16 @@ func (a *app) showImages(ctx context.Context, request operator.Request, file *os
 		}
 	})
 	line.clear()
-	if err != nil {
+	if err != nil && len(images) == 0 {
 		return err
 	}
 	if format == formatJSON {
-		return a.printJSON(images)
+		return errors.Join(a.printJSON(images), err)
 	}
-	for i := range images {
+	for i := range images { // those that there are, also where not all came
 		show(&images[i])
 	}
-	return nil
+	return err
 }
 
 // askRunnerd asks the runnerd of this machine.
@@ -179,6 +186,8 @@ func (a *app) askRunnerd(ctx context.Context, request operator.Request, file *os
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &refused) && refused.Usage:
+		return fail(ExitUsage, "%s", printable(refused.Text))
 	case errors.As(err, &refused):
 		return fail(ExitError, "%s", printable(refused.Text))
 	case errors.Is(err, os.ErrPermission):
@@ -235,12 +244,32 @@ func cutDigest(reference string) string {
 	return name
 }
 
-// imageName is the name of an image for people.
-func imageName(i *operator.Image) string {
-	if len(i.References) == 0 {
-		return "(no name)"
+// imageRows has a line for each name of each image, by name; those without one come last.
+func imageRows(images []operator.Image) (rows [][]string) {
+	for i := range images {
+		m := &images[i]
+		for _, name := range imageNames(m) {
+			rows = append(rows, []string{name, shortDigest(m.Digest), mebibytes(m.Size), day(m.Created), m.Architecture,
+				fmt.Sprint(m.Instances)})
+		}
 	}
-	return i.References[0]
+	slices.SortStableFunc(rows, func(a, b []string) int {
+		if (a[0] == noName) != (b[0] == noName) {
+			return strings.Compare(b[0], a[0]) // a bracket comes before every letter
+		}
+		return strings.Compare(a[0], b[0])
+	})
+	return rows
+}
+
+const noName = "(no name)"
+
+// imageNames are the names of an image for people.
+func imageNames(i *operator.Image) []string {
+	if len(i.References) == 0 {
+		return []string{noName}
+	}
+	return i.References
 }
 
 // shortDigest is enough of a digest to name an image by.

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ func (a *app) resolveImages(all []desired) error {
 	defer cancel()
 	known := map[string]*operator.Resolved{}
 	var complaints []string
+	exit := ExitUsage // unless another try may help
 	for i := range all {
 		d := &all[i]
 		if d.spec.Runtime != workload.RuntimeOCI || d.spec.ImageDigest != [32]byte{} {
@@ -40,11 +42,15 @@ func (a *app) resolveImages(all []desired) error {
 			err = d.pin(resolved)
 		}
 		if err != nil {
+			var f *failure
+			if !errors.As(err, &f) || f.exit != ExitUsage {
+				exit = ExitError
+			}
 			complaints = append(complaints, fmt.Sprintf("%s: %s: %v", d.place, d.key, err))
 		}
 	}
 	if len(complaints) > 0 {
-		return &failure{exit: ExitError, lines: append(complaints, "nothing was written")}
+		return &failure{exit: exit, lines: append(complaints, "nothing was written")}
 	}
 	return nil
 }

@@ -82,7 +82,6 @@ type follower struct {
 
 	app     *app
 	key     string
-	session *session
 	streams *multiplexer
 	sources map[instance]*source
 	events  chan logEvent
@@ -116,16 +115,19 @@ type logEvent struct {
 }
 
 func (a *app) logs(ctx context.Context, f *follower) (err error) {
+	ctx, stop := a.out.while(ctx)
+	defer stop()
 	f.app, f.sources, f.events = a, map[instance]*source{}, make(chan logEvent, 64)
 	f.printer = newLogPrinter(a, f.timestamps)
-	if err := f.connect(); err != nil {
+	s, err := a.dial()
+	if err != nil {
 		return err
 	}
-	defer f.disconnect()
-	if f.key, err = f.session.fullKey(f.reference.workload); err != nil {
+	defer s.close()
+	if f.key, err = s.fullKey(f.reference.workload); err != nil {
 		return err
 	}
-	status, err := f.session.status(false)
+	status, err := s.status(false)
 	if err != nil {
 		return err
 	}
@@ -138,6 +140,11 @@ func (a *app) logs(ctx context.Context, f *follower) (err error) {
 	}
 	f.printer.single = f.reference.index >= 0 || f.reference.cell != "" && len(replicas) == 1
 	f.printer.gathering = true
+	if f.streams, err = dialStreams(s); err != nil {
+		return err
+	}
+	defer f.disconnect()
+	s.close() // one connection for each command that stays
 	f.look(status, replicas)
 	err = f.run(ctx)
 	f.printer.flush()
@@ -147,27 +154,12 @@ func (a *app) logs(ctx context.Context, f *follower) (err error) {
 	return err
 }
 
-func (f *follower) connect() error {
-	s, err := f.app.dial()
-	if err != nil {
-		return err
-	}
-	streams, err := dialStreams(s)
-	if err != nil {
-		s.close()
-		return err
-	}
-	f.session, f.streams = s, streams
-	return nil
-}
-
 func (f *follower) disconnect() {
-	if f.session == nil {
+	if f.streams == nil {
 		return
 	}
-	f.session.close()
 	f.streams.close()
-	f.session, f.streams = nil, nil
+	f.streams = nil
 	for _, s := range f.sources {
 		s.open = false
 	}
@@ -230,17 +222,24 @@ func (f *follower) say(format string, arguments ...any) {
 
 // lookAgain finds what has changed in the cluster; it reports true when there is nothing to follow any more.
 func (f *follower) lookAgain() bool {
-	if f.session == nil {
-		if f.connect() != nil {
+	if f.streams != nil && f.streams.ended() {
+		f.say("%s: waiting for the daemon", streamTrouble(f.streams.broken))
+		f.disconnect()
+	}
+	s, err := f.app.dial()
+	if err != nil {
+		return false // what carries the streams ends as well
+	}
+	defer s.close()
+	status, err := s.status(false)
+	if err != nil {
+		return false
+	}
+	if f.streams == nil {
+		if f.streams, err = dialStreams(s); err != nil {
 			return false
 		}
 		f.say("connected to the daemon again")
-	}
-	status, err := f.session.status(false)
-	if err != nil {
-		f.say("%s: waiting for the daemon", printable(err.Error()))
-		f.disconnect()
-		return false
 	}
 	exists := false
 	for _, w := range status.Workloads {

@@ -102,7 +102,7 @@ func (p *logPrinter) print(line printedLine, whole bool) {
 		p.open = nil
 		out.WriteByte('\n')
 	}
-	_, _ = p.app.Output.Write(out.Bytes()) // a reader that left ends the command by its signal
+	_, _ = p.app.Output.Write(out.Bytes()) // remembered, see output
 }
 
 func (p *logPrinter) front(out *bytes.Buffer, line printedLine) {

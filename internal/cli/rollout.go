@@ -46,7 +46,8 @@ it waits for one of the two: complete means then that all were ready for ten sec
 			if timeout < 0 {
 				return fail(ExitUsage, "--timeout is %v, expected 0 (never) or more", timeout)
 			}
-			ctx := command.Context()
+			ctx, stop := a.out.while(command.Context())
+			defer stop()
 			if timeout > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, timeout)

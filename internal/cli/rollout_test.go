@@ -79,6 +79,7 @@ func TestF83_UnreadableSourcesAreErrorsWithoutValues(t *testing.T) {
 		"secret A from file /nonexistent": "-:1: A: stat /nonexistent",
 		"secret A from env NOT_SET":       "NOT_SET is not set",
 		"file /etc/x from file /dev/zero": "no regular file",
+		`secret A from file ""`:           `from file "" names nothing`,
 		"secret A from literal geheim; file /a from literal x; file /a/b from literal y": "-:1: spread.web: ",
 		"secret A from literal " + strings.Repeat("geheim", 800):                         "expected at most",
 	} {
@@ -290,6 +291,25 @@ func TestApplyRetriesAFailedUpdate(t *testing.T) {
 	d.run(web2, "apply", "-f", "-").expect(t, 0, "spread.web retried\n")
 	if d.writes != 2 {
 		t.Errorf("%d writes, want 2", d.writes)
+	}
+}
+
+// A local daemon that restarts while a drain waits is waited for: the wish is written down, and others go on.
+func TestF134_DrainOutlivesARestartOfTheDaemon(t *testing.T) {
+	d := newFake(t)
+	d.status.Cells = []uds.CellInfo{{ID: ownActor, Hostname: "one", State: "alive", Drained: true}}
+	d.workload("ok", func(*uds.WorkloadStatus) {})
+	d.restart()
+	r := d.run("", "drain", "one", "--timeout", "20s")
+	r.expect(t, 0, ownActor+" is empty and takes no new work\n")
+	if !strings.Contains(r.errors, "connected to the daemon again") {
+		t.Errorf("%q", r.errors)
+	}
+	d.status.Cells[0].Drained = true
+	d.run("", "drain", "one", "--abandon-volumes").expect(t, 0, ownActor+" is empty and takes no new work\n")
+	want := fmt.Sprintf("28 %q", "\x00\x00\x00\x00\x00\x00\x00\xa1\x02")
+	if joined := strings.Join(d.requests, "\n"); !strings.Contains(joined, want) {
+		t.Errorf("no request %s in\n%s", want, joined)
 	}
 }
 

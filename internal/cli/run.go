@@ -78,7 +78,7 @@ func (a *app) runAppliance(ctx context.Context, first func(*session) error) erro
 	var unusable *launcher.DirectoryError
 	switch err := launcher.Run(ctx, options); {
 	case errors.Is(err, launcher.ErrMisconfigured), errors.As(err, &unusable):
-		return fail(ExitUsage, "%w", err)
+		return fail(ExitConfiguration, "%w", err)
 	case err != nil:
 		return fail(ExitError, "%w", err)
 	}

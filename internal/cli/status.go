@@ -64,6 +64,8 @@ func (a *app) showStatus(s *session, format outputFormat, metrics bool) error {
 
 // watchStatus repeats until ctx ends. A daemon that is restarting meanwhile is said and waited for.
 func (a *app) watchStatus(ctx context.Context, format outputFormat) error {
+	ctx, stop := a.out.while(ctx)
+	defer stop()
 	screen := isTerminal(a.Output)
 	for {
 		var picture strings.Builder
@@ -94,6 +96,9 @@ func (a *app) watchStatus(ctx context.Context, format outputFormat) error {
 }
 
 func isTerminal(w io.Writer) bool {
+	if o, ok := w.(*output); ok {
+		w = o.to
+	}
 	file, ok := w.(*os.File)
 	if !ok {
 		return false

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"colloid.net/ipc/attach"
 	"colloid.net/ipc/uds"
@@ -20,6 +21,7 @@ type multiplexer struct {
 	streams    map[uint32]*remote
 	last       uint32
 	broken     error
+	over       chan struct{} // closed once broken is set
 }
 
 // remote is one stream. Reading belongs to one goroutine, writing to another.
@@ -39,9 +41,19 @@ func dialStreams(s *session) (*multiplexer, error) {
 	if err != nil {
 		return nil, fail(ExitUnreachable, "%w", err)
 	}
-	m := &multiplexer{connection: connection, streams: map[uint32]*remote{}}
+	m := &multiplexer{connection: connection, streams: map[uint32]*remote{}, over: make(chan struct{})}
 	go m.receive()
 	return m, nil
+}
+
+// ended reports that the connection is over; then broken says why.
+func (m *multiplexer) ended() bool {
+	select {
+	case <-m.over:
+		return true
+	default:
+		return false
+	}
 }
 
 func (m *multiplexer) close() { m.connection.Close() }
@@ -53,6 +65,7 @@ func (m *multiplexer) receive() {
 			m.mutex.Lock()
 			defer m.mutex.Unlock()
 			m.broken = err
+			close(m.over)
 			for handle, r := range m.streams {
 				delete(m.streams, handle)
 				r.err = err
@@ -101,7 +114,23 @@ func (m *multiplexer) open(kind uint8, cell uint64, name string, grant []byte, r
 	if err == nil {
 		_, err = r.Write(attach.Append(nil, attach.KindRequest, payload))
 	}
+	if err != nil {
+		err = m.reason(err)
+	}
 	return r, err
+}
+
+// reasonPatience is how long what the daemon has said before it hung up may take to be read.
+const reasonPatience = time.Second
+
+// reason is why a write failed: the daemon has said it, or else the error of the write.
+func (m *multiplexer) reason(err error) error {
+	select {
+	case <-m.over:
+		return m.broken
+	case <-time.After(reasonPatience):
+		return err
+	}
 }
 
 // Read implements io.Reader.

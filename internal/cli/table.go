@@ -27,7 +27,7 @@ func (t *table) row(cells ...string) {
 func (t *table) flush() error { return t.writer.Flush() }
 
 // printable makes one harmless line of a text that came from another machine: no control characters
-// that could move the cursor or fake output.
+// that could move the cursor or fake output. Whoever prints more than one line does it with harmlessText.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0x2028 || r == 0x2029 ||
@@ -36,6 +36,20 @@ func printable(text string) string {
 		}
 		return r
 	}, text)
+}
+
+// harmlessText is Sprintf for a terminal: names that people and other machines chose add no control characters and, unless
+// the format has several lines itself, no lines.
+func harmlessText(format string, arguments ...any) string {
+	text := fmt.Sprintf(format, arguments...)
+	if !strings.Contains(format, "\n") {
+		return printable(text)
+	}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = printable(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // orDash shows an empty cell.

@@ -37,15 +37,17 @@ and prints one picture. The figures come from the cells themselves, which measur
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			live := isTerminal(a.Output) && !once && format != formatJSON
+			ctx, stop := a.out.while(command.Context())
+			defer stop()
 			return a.with(func(s *session) error {
-				t := &top{app: a, session: s, usage: map[uint64]*cellUsage{}}
+				t := &top{app: a, usage: map[uint64]*cellUsage{}}
 				if len(arguments) > 0 {
 					var err error
 					if t.only, err = s.fullKey(arguments[0]); err != nil {
 						return err
 					}
 				}
-				return t.run(command.Context(), live, format)
+				return t.run(ctx, s, live, format)
 			})
 		},
 	}
@@ -57,7 +59,6 @@ and prints one picture. The figures come from the cells themselves, which measur
 // top is one run of the command.
 type top struct {
 	app     *app
-	session *session
 	streams *multiplexer
 	only    string // key of the one workload to show
 
@@ -101,15 +102,16 @@ type topInstance struct {
 	SendRate      *int64  `json:"sent_bytes_per_second,omitempty"`
 }
 
-func (t *top) run(ctx context.Context, live bool, format outputFormat) (err error) {
-	if t.streams, err = dialStreams(t.session); err != nil {
+func (t *top) run(ctx context.Context, s *session, live bool, format outputFormat) (err error) {
+	if t.streams, err = dialStreams(s); err != nil {
 		return err
 	}
 	defer t.streams.close()
-	status, err := t.session.status(false)
+	status, err := s.status(false)
 	if err != nil {
 		return err
 	}
+	s.close() // one connection for each command that stays
 	t.ask(status)
 	for wait := topFirst + topFirst/2; ; wait = topInterval {
 		select {
@@ -117,7 +119,11 @@ func (t *top) run(ctx context.Context, live bool, format outputFormat) (err erro
 			return nil
 		case <-time.After(wait):
 		}
-		if status, err = t.session.status(false); err != nil {
+		err := t.app.with(func(s *session) (err error) {
+			status, err = s.status(false)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		t.ask(status)

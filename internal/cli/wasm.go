@@ -48,7 +48,8 @@ func (a *app) wasmInvokeCommand() *cobra.Command {
 		Long: `Calls a function of the instance that runs on this cell, or else of one on another cell, and prints its
 output. Without --function that is colloid_invoke, which reads the arguments as it likes; a function that takes numbers gets the arguments
 as numbers. A function that does not return in time is stopped.`,
-		Args: cobra.MinimumNArgs(1),
+		Args:        cobra.MinimumNArgs(1),
+		Annotations: map[string]string{takesWords: "yes"},
 		ValidArgsFunction: func(command *cobra.Command, arguments []string, prefix string) (
 			[]cobra.Completion, cobra.ShellCompDirective,
 		) {
@@ -167,7 +168,7 @@ func (a *app) printOutcome(result *invoke.Result, format string) error {
 		return a.printJSON(outcome)
 	}
 	if _, err := a.Output.Write(result.Output); err != nil {
-		return fail(ExitError, "%w", err)
+		return err
 	}
 	if n := len(result.Output); n > 0 && result.Output[n-1] != '\n' && utf8.Valid(result.Output) {
 		a.data("")

@@ -22,8 +22,11 @@ type Program struct {
 	Confinement Confinement
 }
 
-// supplyDescriptor is where a child finds its supply socket: the first after standard error.
-const supplyDescriptor = 3
+// A child finds its supply socket as the first descriptor after standard error, and then where to write why it ends.
+const (
+	supplyDescriptor = 3
+	wordsDescriptor  = 4
+)
 
 // state of a child.
 type state uint8
@@ -44,8 +47,12 @@ type child struct {
 	startAt   time.Time
 	startedAt time.Time
 	pause     backoff
-	peerRun   uint64 // helpers: the run of meshd that this run is connected to
-	ownRun    uint64 // helpers: the run of its own that this connection belongs to
+	peerRun   uint64      // helpers: the run of meshd that this run is connected to
+	ownRun    uint64      // helpers: the run of its own that this connection belongs to
+	words     *os.File    // what it says about its end
+	ends      []time.Time // without being told to, oldest first, at most endsMax in endsWindow
+	reason    string      // of the last one
+	told      uint64      // the run of meshd that was told of the last end; 0 = none
 }
 
 // exit reports the end of one run.
@@ -62,29 +69,71 @@ func (c *child) start(now time.Time, output *os.File, exits chan<- exit) error {
 		return err
 	}
 	defer theirs.Close()
+	words, variable, err := supply.Words(wordsDescriptor)
+	if err != nil {
+		ours.Close()
+		return err
+	}
 	arguments := append([]string{"--supply-fd", strconv.Itoa(supplyDescriptor)}, c.program.Arguments...)
 	command := exec.Command(c.program.Path, arguments...)
 	command.Stdout, command.Stderr = output, output
-	command.Env = append(inheritedEnvironment(os.Environ()), c.program.Environment...)
+	command.Env = append(append(inheritedEnvironment(os.Environ()), c.program.Environment...), variable)
 	command.Dir = "/"
-	command.ExtraFiles = []*os.File{theirs}
+	command.ExtraFiles = []*os.File{theirs, words}
 	// A process group of its own: control-C reaches the launcher alone, which then stops in order.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.program.Confinement.start(command); err != nil {
 		ours.Close()
+		words.Close()
 		return explainStart(c.program, err)
 	}
-	c.command, c.supply, c.state, c.startedAt = command, ours, running, now
+	c.command, c.supply, c.words, c.state, c.startedAt = command, ours, words, running, now
 	c.run++
 	run := c.run
 	go func() { exits <- exit{child: c, run: run, err: command.Wait()} }()
 	return nil
 }
 
-// ended records the end of a run and closes what belonged to it.
-func (c *child) ended() {
+// ended records the end of a run, closes what belonged to it, and gives the first line of what it said last.
+func (c *child) ended() (words string) {
+	words = supply.ReadWords(c.words)
 	c.supply.Close()
-	c.command, c.supply = nil, nil
+	c.words.Close()
+	c.command, c.supply, c.words = nil, nil, nil
+	return words
+}
+
+// Ends are counted over endsWindow, and up to endsMax: what is more is as bad.
+const (
+	endsWindow = 10 * time.Minute
+	endsMax    = 100
+)
+
+// count notes an end that nobody asked for.
+func (c *child) count(now time.Time, reason string) {
+	c.ends = append(c.ends, now)
+	c.forgetEnds(now)
+	c.reason, c.told = reason, 0
+}
+
+func (c *child) forgetEnds(now time.Time) {
+	for len(c.ends) > endsMax || len(c.ends) > 0 && now.Sub(c.ends[0]) > endsWindow {
+		c.ends = c.ends[1:]
+	}
+}
+
+// notice is what meshd is told about the child; none if there is nothing to tell.
+func (c *child) notice(now time.Time) (n supply.Notice, any bool) {
+	c.forgetEnds(now)
+	if len(c.ends) == 0 && c.state != down {
+		return n, false
+	}
+	n = supply.Notice{Program: c.program.Name, Ends: len(c.ends), WindowSeconds: int(endsWindow / time.Second),
+		Reason: c.reason, Down: c.state == down}
+	if len(c.ends) > 0 {
+		n.AgoSeconds = int(now.Sub(c.ends[len(c.ends)-1]) / time.Second)
+	}
+	return n, true
 }
 
 // signal sends s to a running child. A child that is already gone is no error.

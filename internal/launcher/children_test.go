@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -35,7 +36,12 @@ func playRole(role string) int {
 	case "crash":
 		note("crashes")
 		return 1
+	case "panic":
+		supply.TakeWords()
+		note("panics")
+		panic("the invariant does not hold")
 	case "misconfigured":
+		supply.TakeWords()(errors.New("no such policy"))
 		return supply.ExitMisconfigured
 	case "leave":
 		note("leaves")
@@ -73,6 +79,9 @@ func playConnections() {
 	if err != nil {
 		note("no supply: " + err.Error())
 		return
+	}
+	receiver.Notices = func(n supply.Notice) {
+		note(fmt.Sprintf("hears that %s ended %d times, down %v: %s", n.Program, n.Ends, n.Down, n.Reason))
 	}
 	for {
 		name, connection, err := receiver.Next()

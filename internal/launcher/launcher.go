@@ -7,6 +7,8 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -60,6 +62,7 @@ func Run(ctx context.Context, options Options) error {
 	if err := options.complete(); err != nil {
 		return err
 	}
+	var names []string
 	l := &launcher{options: options, exits: make(chan exit, 1+len(options.Helpers))}
 	if err := l.takeDirectory(); errors.Is(err, errBusy) {
 		return err
@@ -67,6 +70,10 @@ func Run(ctx context.Context, options Options) error {
 		return &DirectoryError{err}
 	}
 	defer func() { l.lock.Close() }()
+	for _, h := range options.Helpers {
+		names = append(names, h.Name)
+	}
+	options.Meshd.Environment = append(slices.Clone(options.Meshd.Environment), supply.HelpersVariable+"="+strings.Join(names, ","))
 	l.meshd = l.newChild(options.Meshd)
 	for _, h := range options.Helpers {
 		l.helpers = append(l.helpers, l.newChild(h))
@@ -200,6 +207,7 @@ func (l *launcher) supervise(ctx context.Context) error {
 			return err
 		}
 		l.connect()
+		l.tell(now)
 		timer.Reset(l.untilNextStart(now))
 		select {
 		case <-ctx.Done():
@@ -279,6 +287,22 @@ func (l *launcher) supplyBoth(helper *child) error {
 	return supply.Send(l.meshd.supply, helper.program.Name, b)
 }
 
+// tell lets each meshd know what ended without being told to, itself included, since status is where people look.
+func (l *launcher) tell(now time.Time) {
+	if l.meshd.state != running {
+		return
+	}
+	for _, c := range l.children() {
+		if c.told == l.meshd.run {
+			continue
+		}
+		c.told = l.meshd.run
+		if n, any := c.notice(now); any {
+			_ = supply.SendNotice(l.meshd.supply, n) // one that does not read is about to end, or shows nothing anyway
+		}
+	}
+}
+
 // handleExit plans the restart of a child that ended, or reports that the launcher is done.
 func (l *launcher) handleExit(e exit) (done bool, err error) {
 	c := e.child
@@ -286,8 +310,9 @@ func (l *launcher) handleExit(e exit) (done bool, err error) {
 		panic(fmt.Sprintf("launcher: end of run %d of %s, which is in state %d, run %d",
 			e.run, c.program.Name, c.state, c.run))
 	}
-	c.ended()
+	words := c.ended()
 	status := exitStatus(e.err)
+	now := time.Now()
 	switch {
 	case c == l.meshd && status == supply.ExitLeft:
 		c.state = down
@@ -297,11 +322,15 @@ func (l *launcher) handleExit(e exit) (done bool, err error) {
 		c.state = down
 		return true, ErrMisconfigured
 	case status == supply.ExitMisconfigured:
-		c.state = down
+		c.state, c.reason, c.told = down, words, 0
 		l.options.Log.Printf("%s cannot run with its configuration; the cell goes on without it", c.program.Name)
 		return false, nil
 	}
-	now := time.Now()
+	reason := describeExit(e.err)
+	if words != "" {
+		reason += ": " + words
+	}
+	c.count(now, reason)
 	pause := c.pause.after(now.Sub(c.startedAt))
 	c.state, c.startAt = waiting, now.Add(pause)
 	l.options.Log.Printf("%s ended (%s); starting it again in %v", c.program.Name, describeExit(e.err), pause)

@@ -241,6 +241,36 @@ func TestCrashingHelperIsStartedAgainWithoutTouchingMeshd(t *testing.T) {
 	}
 }
 
+// TestF134_APanicIsACrash: Go ends a program that panics, or gets SIGQUIT or SIGABRT, with status 2. That is not what a
+// program says that cannot run with its configuration: it is started again, and meshd hears how often and why.
+func TestF134_APanicIsACrash(t *testing.T) {
+	r := launch(t, nil, "meshd", "panic")
+	await(t, r.directory, "runnerd", "panics", 4)
+	await(t, r.directory, "meshd", "hears that runnerd ended 3 times, down false: exit status 2: panic: the invariant does not hold", 1)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r = launch(t, nil, "panic", "runnerd")
+	await(t, r.directory, "meshd", "panics", 3)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestANewMeshdHearsOfItsOwnEnds: also what the one before it could not be told any more.
+func TestANewMeshdHearsOfItsOwnEnds(t *testing.T) {
+	r := launch(t, nil, "meshd", "misconfigured")
+	pids := await(t, r.directory, "meshd", "hears that runnerd ended 0 times, down true: no such policy", 1)
+	if err := unix.Kill(pids[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r.directory, "meshd", "hears that meshd ended 1 times, down false: signal: killed", 1)
+	await(t, r.directory, "meshd", "hears that runnerd ended 0 times, down true: no such policy", 2)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestMisconfiguredHelperStaysDownAndMeshdRuns(t *testing.T) {
 	r := launch(t, nil, "meshd", "misconfigured")
 	await(t, r.directory, "meshd", "starts", 1)

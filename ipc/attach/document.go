@@ -155,6 +155,26 @@ func ParseExit(payload []byte) (Exit, error) {
 	return Exit{Code: code, Reason: string(payload[4:])}, nil
 }
 
+// Input of a program. The host says in KindAccepted how many bytes of it, counted from the first, it takes without
+// waiting for the program, and says it again when the program has read: so what comes behind input in the stream, such as
+// signals, arrives also while the program does not read. Openers that do not look at it wait, as ever. Before the
+// first limit has come, an opener sends InputFirst bytes at most.
+const (
+	InputFirst = 64 << 10
+	InputAhead = 1 << 20
+)
+
+// AppendLimit encodes the payload of a KindAccepted that says a limit.
+func AppendLimit(dst []byte, limit uint64) []byte { return binary.BigEndian.AppendUint64(dst, limit) }
+
+// ParseLimit decodes it; the first KindAccepted of a stream says none.
+func ParseLimit(payload []byte) (limit uint64, ok bool) {
+	if len(payload) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(payload), true
+}
+
 // AppendSize encodes the payload of a KindResize.
 func AppendSize(dst []byte, rows, columns uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(dst, rows), columns)

@@ -25,7 +25,7 @@ type Kind uint8
 // Kinds of frames. The numbers are part of the protocol.
 const (
 	KindRequest  Kind = 1  // opener: Request (JSON)
-	KindAccepted Kind = 2  // empty: what was asked for begins
+	KindAccepted Kind = 2  // what was asked for begins; again, with a limit of input
 	KindFailed   Kind = 3  // one sentence; nothing follows
 	KindInput    Kind = 4  // opener: bytes for the program
 	KindInputEnd Kind = 5  // opener: the program's input ends

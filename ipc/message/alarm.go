@@ -6,3 +6,10 @@ const AlarmPrefix = "alarm: "
 
 // HintMark stands between an alarm and what its reader can do, if something is said about that.
 const HintMark = " | "
+
+// Bits of Hello.Forbids.
+const (
+	ForbidsOCI     = 1
+	ForbidsWasm    = 2
+	ForbidsProcess = 4
+)

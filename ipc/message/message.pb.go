@@ -1542,8 +1542,10 @@ type Hello struct {
 	InstancesMax   uint32                 `protobuf:"varint,10,opt,name=instances_max,json=instancesMax,proto3" json:"instances_max,omitempty"`
 	LimitsEnforced bool                   `protobuf:"varint,11,opt,name=limits_enforced,json=limitsEnforced,proto3" json:"limits_enforced,omitempty"`
 	Degradations   []string               `protobuf:"bytes,12,rep,name=degradations,proto3" json:"degradations,omitempty"` // one sentence each, for status
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The runtime classes that this host's policy forbids, one bit each: 1 OCI, 2 Wasm, 4 process.
+	Forbids       uint32 `protobuf:"varint,150,opt,name=forbids,proto3" json:"forbids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -1658,6 +1660,13 @@ func (x *Hello) GetDegradations() []string {
 		return x.Degradations
 	}
 	return nil
+}
+
+func (x *Hello) GetForbids() uint32 {
+	if x != nil {
+		return x.Forbids
+	}
+	return 0
 }
 
 // Network is sent after Hello, and when it changes: the ranges of addresses that this host's containers
@@ -2055,7 +2064,7 @@ const file_message_proto_rawDesc = "" +
 	"\x05avoid\x18\x05 \x03(\x06R\x05avoid\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\x85\x03\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\xa0\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06helper\x18\x02 \x01(\tR\x06helper\x12\x1a\n" +
@@ -2070,7 +2079,8 @@ const file_message_proto_rawDesc = "" +
 	"\rinstances_max\x18\n" +
 	" \x01(\rR\finstancesMax\x12'\n" +
 	"\x0flimits_enforced\x18\v \x01(\bR\x0elimitsEnforced\x12\"\n" +
-	"\fdegradations\x18\f \x03(\tR\fdegradations\"U\n" +
+	"\fdegradations\x18\f \x03(\tR\fdegradations\x12\x19\n" +
+	"\aforbids\x18\x96\x01 \x01(\rR\aforbids\"U\n" +
 	"\aNetwork\x12*\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x12.colloid.ipc.RangeR\x06ranges\x12\x1e\n" +
 	"\n" +

@@ -33,7 +33,7 @@ const (
 	OperationPull    = "pull"    // Reference, which may have a digest; Progress, then Image
 	OperationLoad    = "load"    // Progress, then Image for each one
 	OperationList    = "list"    // Image for each one
-	OperationRemove  = "remove"  // Reference is a name or a digest
+	OperationRemove  = "remove"  // Reference is a name, which goes, and the image with the last one; or a digest
 	OperationPrune   = "prune"   // Image for each one that was removed
 	OperationResolve = "resolve" // Resolved
 )
@@ -49,6 +49,7 @@ type Request struct {
 type Reply struct {
 	Done     bool      `json:"done,omitempty"`
 	Error    string    `json:"error,omitempty"`
+	Usage    bool      `json:"usage,omitempty"` // with Error: the request itself is wrong, whenever it is made
 	Progress *Progress `json:"progress,omitempty"`
 	Image    *Image    `json:"image,omitempty"`
 	Resolved *Resolved `json:"resolved,omitempty"`
@@ -81,7 +82,10 @@ type Resolved struct {
 }
 
 // RefusedError is an error of runnerd's. Its text is for people and says all there is to say.
-type RefusedError struct{ Text string }
+type RefusedError struct {
+	Text  string
+	Usage bool // as in Reply
+}
 
 func (e *RefusedError) Error() string { return e.Text }
 
@@ -127,7 +131,7 @@ func Do(ctx context.Context, path string, request Request, file *os.File, each f
 		case err != nil:
 			return fmt.Errorf("runnerd's answer: %w", err)
 		case reply.Error != "":
-			return &RefusedError{reply.Error}
+			return &RefusedError{reply.Error, reply.Usage}
 		case reply.Done:
 			return nil
 		}

@@ -6,6 +6,8 @@
 // helper) and which carries exactly one descriptor. End of file on the supply socket means that the
 // launcher is gone; the child then ends by itself, while workloads live on (F134).
 //
+// A datagram with a notice (see Notice) carries none: what the launcher saw of a program that keeps ending.
+//
 // A reader accepts one descriptor per datagram and closes what is more (F133): neither side trusts
 // the other with its descriptor table. Names have at most NameMax bytes of [a-z0-9].
 package supply
@@ -24,13 +26,17 @@ import (
 const NameMax = 32
 
 // Exit statuses with which a child tells the launcher what to do. Every other status, 0 included, is
-// an end that nobody asked for: the child is started again.
+// an end that nobody asked for: the child is started again. Go's runtime ends a process with 2 to 5 when it
+// panics or gets a signal that it prints its goroutines for, so these are others.
 const (
-	// ExitMisconfigured: the configuration is wrong, trying again cannot help.
-	ExitMisconfigured = 2
+	// ExitMisconfigured: the configuration is wrong, trying again cannot help (EX_CONFIG of sysexits.h).
+	ExitMisconfigured = 78
 	// ExitLeft: meshd has left its cluster for good; the launcher stops everything and ends.
-	ExitLeft = 3
+	ExitLeft = 79
 )
+
+// HelpersVariable names, in the environment of meshd, the helpers that the launcher starts, with commas between them.
+const HelpersVariable = "COLLOID_HELPERS"
 
 // descriptorsMax is how many descriptors a reader has room for; only one is accepted, but room for a
 // few means that a surplus is seen and closed instead of lost by truncation.
@@ -81,7 +87,11 @@ func Send(ours *os.File, name string, connection *os.File) error {
 }
 
 // Receiver reads the supply socket in the child.
-type Receiver struct{ connection *net.UnixConn }
+type Receiver struct {
+	// Notices, if set before the first Next, is told of each notice, on the goroutine of Next.
+	Notices    func(Notice)
+	connection *net.UnixConn
+}
 
 // NewReceiver takes over the inherited descriptor (the value of --supply-fd).
 func NewReceiver(descriptor int) (*Receiver, error) {
@@ -106,34 +116,49 @@ func NewReceiver(descriptor int) (*Receiver, error) {
 // Next waits for the next connection. It returns io.EOF when the launcher is gone and ErrMalformed
 // for a datagram that does not fit the protocol, after which reading may go on.
 func (r *Receiver) Next() (name string, connection *net.UnixConn, err error) {
-	var text [NameMax + 1]byte
+	for {
+		name, connection, notice, err := r.next()
+		if notice == nil {
+			return name, connection, err
+		}
+		if r.Notices != nil {
+			r.Notices(*notice)
+		}
+	}
+}
+
+func (r *Receiver) next() (name string, connection *net.UnixConn, notice *Notice, err error) {
+	var text [noticeMax + 1]byte
 	control := make([]byte, unix.CmsgSpace(descriptorsMax*4))
 	n, controlSize, flags, _, err := r.connection.ReadMsgUnix(text[:], control)
 	if n == 0 && err == nil {
 		err = io.EOF // end of file and an empty datagram look alike; the launcher sends no empty one
 	}
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	descriptors := parseDescriptors(control[:controlSize])
+	if parsed, ok := parseNotice(text[:n]); ok && len(descriptors) == 0 && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) == 0 {
+		return "", nil, &parsed, nil
+	}
 	if len(descriptors) != 1 || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 || !validName(text[:n]) {
 		for _, d := range descriptors {
 			unix.Close(d)
 		}
-		return "", nil, ErrMalformed
+		return "", nil, nil, ErrMalformed
 	}
 	file := os.NewFile(uintptr(descriptors[0]), "connection")
 	defer file.Close()
 	stream, err := net.FileConn(file)
 	if err != nil {
-		return "", nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+		return "", nil, nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	socket, ok := stream.(*net.UnixConn)
 	if !ok {
 		stream.Close()
-		return "", nil, ErrMalformed
+		return "", nil, nil, ErrMalformed
 	}
-	return string(text[:n]), socket, nil
+	return string(text[:n]), socket, nil, nil
 }
 
 // Close ends a Next that waits.

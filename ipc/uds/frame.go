@@ -16,7 +16,7 @@ const (
 	CodeResolve Code = 0x06 // w  as Set, expect required
 	CodeList    Code = 0x07 // r  prefix -> KeyList (JSON)
 	CodeConnect Code = 0x08 // w  flags u8 (1 = merge), address text -> ConnectReply (JSON)
-	CodeLeave   Code = 0x09 // w  drain limit seconds u16, then, if any, flags u8 (1: force) -> empty
+	CodeLeave   Code = 0x09 // w  drain limit seconds u16, then, if any, flags u8 (1: force, 2: abandon volumes) -> empty or LeaveReply
 	CodeForget  Code = 0x0A // w  cell id u64 -> empty
 	CodePeers   Code = 0x0B // r  -> PeerList (JSON)
 	CodeExplain Code = 0x0E // r  workload key -> Explanation (JSON)
@@ -31,6 +31,7 @@ const (
 	CodeWasmChannel Code = 0x21 // w  name of the workload -> empty, with a descriptor: package invoke, Channel
 	CodeDrain       Code = 0x28 // w  cell id u64, u8: 0 uncordon, 1 drain -> empty
 	CodeEnvironment Code = 0x29 // w  EnvironmentRequest -> digest, 32 bytes (F83)
+	CodeAcceptLoss  Code = 0x2a // w  empty -> empty
 )
 
 // ReplyStatus is the first byte of a reply frame.
@@ -65,7 +66,17 @@ const (
 	FrameHeaderSize   = 4
 	RequestMax        = 64 << 10
 	ReplyChunkMax     = 64 << 10
-	ClientsMax        = 32
+	ClientsMax        = 160
 	OutputQueueMax    = 1 << 20
 	RequestTimeoutSec = 5
+)
+
+// How ClientsMax connections are shared, so that nobody who may only look locks others out. Root and the user of the
+// daemon have all of them; who else may change has all but the last RootClients, and who may only read all but the last
+// RootClients and OperatorClients.
+const (
+	RootClients     = 16
+	OperatorClients = 16
+	// UserClientsMax bounds the connections of one user who is neither root nor the daemon's.
+	UserClientsMax = 64
 )

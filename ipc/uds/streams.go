@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -29,8 +30,16 @@ const (
 const (
 	// ClientStreamsMax is how many streams one connection may carry.
 	ClientStreamsMax = 64
-	// StreamingClientsMax of ClientsMax connections may carry streams; the rest is kept for commands.
-	StreamingClientsMax = 24
+	// StreamingClientsMax of ClientsMax connections may carry streams; the rest is kept for short commands.
+	StreamingClientsMax = 96
+	// StreamingReadersMax of them may belong to those who may only read, and StreamingUserMax to one user who is neither
+	// root nor the daemon's.
+	StreamingReadersMax = 48
+	StreamingUserMax    = 32
+	// StreamsReadersMax is how many streams those who may only read have together, StreamsReadersCellMax how many of them
+	// to one cell: less than a cell takes, and than it takes of one other cell.
+	StreamsReadersMax     = 96
+	StreamsReadersCellMax = 48
 	// StreamQueueMax is how many bytes towards a client wait in the daemon before it stops reading streams.
 	StreamQueueMax = 256 << 10
 	// StreamChunkMax is the most data in one frame of a client.
@@ -196,7 +205,7 @@ func (c *StreamConnection) send(code Code, payload []byte) error {
 // Next waits for what the daemon says next. An error of another kind than *ReplyError ends the connection.
 func (c *StreamConnection) Next() (StreamEvent, error) {
 	code, payload, err := ReadFrame(c.connection, OutputQueueMax, c.buffer)
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if err == io.EOF || err == io.ErrUnexpectedEOF || errors.Is(err, syscall.ECONNRESET) {
 		err = errors.New("the daemon has closed the connection")
 	}
 	if err != nil {

@@ -52,6 +52,18 @@ type HelperInfo struct {
 	Degradations []string `json:"degradations,omitempty"`
 }
 
+// LeaveReply answers CodeLeave, unless there is nothing to say: the cell has left, and these instances run on.
+type LeaveReply struct {
+	Left []LeftInstance `json:"left"`
+}
+
+// LeftInstance is one that nobody looks after any more.
+type LeftInstance struct {
+	Key  string `json:"key"`
+	Slot int    `json:"slot"`
+	PID  int    `json:"pid,omitempty"` // 0 = not known
+}
+
 // CellInfo is one member as this cell knows it.
 type CellInfo struct {
 	ID             string   `json:"id"`
@@ -110,8 +122,8 @@ type AddressInfo struct {
 
 // WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid, and where the
 // restart policy leaves it at that, ended (all that has ended did so with exit code 0) and failed; held: its last
-// good version runs instead of what was applied; stalled: its update has failed and was stopped. Digest is of what
-// shall run now.
+// good version runs instead of what was applied; stalled: its update has failed and was stopped; unsupervised: the
+// cell of a copy has lost its runnerd, so nobody knows. Digest is of what shall run now.
 type WorkloadStatus struct {
 	Key       string         `json:"key"`
 	Runtime   string         `json:"runtime"`
@@ -140,6 +152,7 @@ type InstanceInfo struct {
 	ExitCode *int     `json:"exit_code,omitempty"` // of an instance in state ended or failed; -1 = unknown
 	Placed   bool     `json:"placed"`              // false: surplus, kept until its successor answers
 	PID      int      `json:"pid,omitempty"`       // of instances on the answering cell
+	DataOn   string   `json:"data_on,omitempty"`   // the cell that has what its volumes held before it came here
 	OOMKills int      `json:"oom_kills,omitempty"` // likewise: processes killed because of the memory limit
 	Reason   string   `json:"reason,omitempty"`
 }

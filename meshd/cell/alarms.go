@@ -14,6 +14,8 @@ import (
 const (
 	alarmDuplicateDot = "duplicate-dot"
 	alarmIdentity     = "identity"
+	alarmSpent        = "spent"
+	alarmLost         = "lost"
 	alarmOwnDot       = "own-dot"
 	alarmSnapshot     = "snapshot"
 	alarmStorage      = "storage"
@@ -42,6 +44,9 @@ func (c *Cell) HostAlarm(name, severity, text, hint string) {
 		return
 	}
 	c.alarms.raise(name, severity, text, hint)
+	if name == AlarmDirectory && c.storageError != "" && strings.Contains(c.storageError, text) {
+		c.alarms.clear(alarmStorage) // one cause, one alarm
+	}
 }
 
 // SetJoining notes how far the cell is with joining the cluster that its command line names; empty: it is in

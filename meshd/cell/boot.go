@@ -17,6 +17,9 @@ import (
 //	snapshot or join ──► sessions with peers ──(one done)──► authoritative
 //	snapshot, nobody answers for 5 min ────────────────► authoritative
 //
+// A session with a cell that boots itself is not enough: after a power cut both may have lost what a third one wrote and
+// still has. Then every known peer has to answer, or the hold on starts to end (F69).
+//
 // While booting the cell keeps what runs, starts only what its snapshot lists, and refuses operators'
 // writes (F56).
 const (
@@ -34,6 +37,7 @@ type bootState struct {
 	authoritative bool
 	hadSnapshot   bool
 	compared      bool // with another cell, or this run founded the cluster
+	together      bool // only cells that boot too have answered
 	joined        bool // this boot follows a join: there is nothing of an earlier life to protect
 	since         clock.Instant
 	attempt       clock.Instant // next attempt to open a session
@@ -86,7 +90,11 @@ func (c *Cell) startBoot() {
 			c.guests.put(c.now, contact.ID, contact.Address, true)
 		}
 	}
-	if !c.cluster.Joined && c.members.Len() == 0 {
+	if c.config.Lost != "" {
+		c.boot.hadSnapshot = false // what is left of the state is not one to act on
+		c.ownWritesLost()
+		c.showLost()
+	} else if c.wholeCluster() {
 		c.becomeAuthoritative("this cell is the whole cluster")
 		return
 	}
@@ -102,6 +110,10 @@ func (c *Cell) tickBoot() {
 		c.views.runDirty = true
 	}
 	if c.boot.authoritative {
+		return
+	}
+	if c.boot.together && c.boot.settled.Reached(c.now) {
+		c.becomeAuthoritative("state is in step with those that boot too; nobody else has answered")
 		return
 	}
 	if c.boot.hadSnapshot && !c.boot.joined && c.now.Sub(c.boot.since) >= bootAloneAfter {
@@ -195,7 +207,17 @@ func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	if !c.boot.hadSnapshot && !c.boot.joined && !c.knowsAlive(peer) {
 		return // two cells without memory cannot vouch for each other (F5)
 	}
+	if !c.boot.joined && !c.settledIn(peer) && !c.boot.settled.Reached(c.now) {
+		c.boot.together = true // until the others have answered, see tickBoot
+		return
+	}
 	c.becomeAuthoritative("state is in step with cell " + peer.String())
+}
+
+// settledIn reports whether a cell has spoken for itself since it started, which it does not while it boots.
+func (c *Cell) settledIn(peer wire.CellID) bool {
+	view := c.views.cells[peer]
+	return view != nil && view.hasStatus && view.status.Incarnation >= c.opener.Newest(peer)<<statusIncarnationShift
 }
 
 // expelled: an operator declared this cell gone while it was out of reach. It is here, so it comes back,
@@ -228,9 +250,9 @@ func (c *Cell) becomeAuthoritative(why string) {
 	c.log(LevelInfo, "active: "+why)
 	c.restate()
 	c.planChanged()
-	if c.joining != nil {
-		c.joinCompleted()
-	}
+	c.dropFormer()
+	c.endLoss()
+	c.arrive()
 }
 
 // restate publishes everything this cell alone is responsible for: contact, capacity, endpoints, its
@@ -259,7 +281,7 @@ func (c *Cell) ownContact() state.CellContact {
 	return state.CellContact{
 		SecretHash: c.config.SecretHash,
 		ClusterID:  c.clusterID,
-		Flags:      c.runner.flags(c.store.Degraded()) | c.narrowFlag(),
+		Flags:      c.runnerFlags() | c.narrowFlag(),
 		VersionMin: c.config.Versions.Min,
 		VersionMax: c.config.Versions.Max,
 		Features:   c.config.Features,

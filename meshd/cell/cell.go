@@ -68,14 +68,21 @@ type Cell struct {
 	nat       *nat.Traversal
 	sockets   Sockets // nil: the network has no further ones
 
-	reconciler *reconcile.Reconciler
-	views      views
-	changes    changes
-	boot       bootState
-	isolation  isolationState
-	runner     runnerState
-	writes     writeState
-	joining    *joinAttempt
+	reconciler  *reconcile.Reconciler
+	views       views
+	changes     changes
+	boot        bootState
+	isolation   isolationState
+	runner      runnerState
+	supervision supervision
+	writes      writeState
+	joining     *joinAttempt
+	arrival     *arrival  // what came along from another cluster and may not be in a snapshot yet
+	guest       lastGuest // whom this cell has let in lately
+	founding    uint64    // ticket of a cluster of its own that is not durable yet: nobody may be let in
+	unfounded   bool      // that could not be stored
+	sentLately  sentRing
+	twinSeen    clock.Instant // last proof of another machine with this id
 	// What SetJoining was told last.
 	joiningText string
 	narrowAt    clock.Instant // last datagram that did not fit a path, 0 = none
@@ -98,6 +105,7 @@ type Cell struct {
 	persist        persistState
 	counters       counters
 	alarms         alarmBook
+	storageError   string // of the last storage call, "" if it succeeded
 	rollout        rolloutState
 
 	relayLimit  nat.Limiter
@@ -171,17 +179,22 @@ const keysMaxDefault = 65536
 // Start begins the life of the cell: genesis when it has no cluster, otherwise boot from the
 // snapshot, the own-write log and the saved peers (F4, F5).
 func (c *Cell) Start(now clock.Instant) {
-	c.now, c.started = now, now
+	c.now, c.started, c.runner.away = now, now, now
 	cluster := c.config.Cluster
 	if cluster.Key == (seal.Key{}) {
 		c.config.Entropy(cluster.Key[:])
 		cluster.Joined = false
 		c.boot.compared = true
-		c.saveCluster(cluster, nil)
+		c.saveCluster(cluster, &c.founding)
 		c.log(LevelInfo, "no cluster yet: founding cluster "+hex64(seal.ClusterID(cluster.Key)))
+		c.enter(cluster)
+	} else {
+		c.enter(cluster)
+		c.guestsOfBefore()
 	}
-	c.enter(cluster)
+	c.restoreArrival()
 	c.restore()
+	c.runner.ranBefore = c.ranBefore()
 	c.startBoot()
 	c.drain()
 }
@@ -262,6 +275,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	c.keepSealed(header.Type, datagram)
+	mine := header.Sender != c.config.Self || c.mayHaveSent(trailer) // opening moves the seal
 	header, payload, hop, err := c.opener.OpenHop(datagram)
 	if err != nil {
 		c.counters.unsealed++
@@ -271,7 +285,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 		return
 	}
 	if header.Sender == c.config.Self {
-		if !header.Type.Relayable() && !c.isOwnAddress(from) {
+		if !header.Type.Relayable() && !c.isOwnAddress(from) && !mine {
 			c.sawOwnIdentity()
 		}
 		return
@@ -297,6 +311,7 @@ func (c *Cell) Receive(now clock.Instant, from netip.AddrPort, datagram []byte) 
 	}
 	c.heardVersion(header.Sender, header.Version)
 	c.heard(header.Sender, from, header.Type)
+	c.heardLife(header.Sender)
 	c.guests.speaks(header.Sender, header.Version)
 	c.replyTo, c.replyAddress = header.Sender, from
 	c.dispatch(from, header, payload)
@@ -353,6 +368,7 @@ func (c *Cell) Tick(now clock.Instant) {
 	c.tickBoot()
 	c.tickJoin()
 	c.tickEdge()
+	c.tickSupervision()
 	c.tickSchedule()
 	c.tickNetwork()
 	c.drain()
@@ -380,6 +396,7 @@ func (c *Cell) Deadline() clock.Instant {
 	next = clock.Earliest(next, c.leaveDeadline())
 	next = clock.Earliest(next, c.isolation.deadline())
 	next = clock.Earliest(next, c.networkDeadline())
+	next = clock.Earliest(next, c.supervisionDeadline())
 	return clock.Earliest(next, c.scheduleDeadline())
 }
 

@@ -38,12 +38,12 @@ func (c *Cell) command(request Request, reply func(Response)) {
 	case uds.CodeConnect:
 		c.connect(request, reply)
 	case uds.CodeLeave:
-		drain, force, ok := parseLeave(request.Payload)
+		drain, flags, ok := parseLeave(request.Payload)
 		if !ok {
 			reply(failure(uds.ErrorInvalid, "leave: malformed request"))
 			return
 		}
-		c.leave(drain, force, reply)
+		c.leave(drain, flags, reply)
 	case uds.CodeForget:
 		c.forget(request.Payload, reply)
 	case uds.CodePeers:
@@ -52,6 +52,8 @@ func (c *Cell) command(request Request, reply func(Response)) {
 		reply(c.explainReply(string(request.Payload)))
 	case uds.CodeDoor:
 		c.door(request.Payload, reply)
+	case uds.CodeAcceptLoss:
+		c.acceptLoss(reply)
 	case uds.CodeDrain:
 		c.drainCommand(request.Payload, reply)
 	case uds.CodeEnvironment:
@@ -109,7 +111,7 @@ func (c *Cell) operatorValue(name string) []byte {
 
 func writeFailure(key string, err error) Response {
 	switch err {
-	case errPending, errWritesFull:
+	case errPending, errWritesFull, errMoving:
 		return failure(uds.ErrorBusy, key+": "+err.Error())
 	case errLeft:
 		return failure(uds.ErrorInvalid, key+": "+err.Error())
@@ -355,14 +357,19 @@ func (c *Cell) forget(payload []byte, reply func(Response)) {
 			": only dead or leaving cells can be forgotten; run `colloid leave` on it"))
 		return
 	}
+	c.declareGone(id)
+	reply(Response{Status: uds.OK})
+}
+
+// declareGone states that a cell does not come back, and withdraws what it said.
+func (c *Cell) declareGone(id wire.CellID) {
 	status := state.CellStatus{
-		Life: state.Gone, Incarnation: view.status.Incarnation, Claimants: []wire.CellID{c.config.Self},
+		Life: state.Gone, Incarnation: c.views.cells[id].status.Incarnation, Claimants: []wire.CellID{c.config.Self},
 	}
 	c.publish(state.StatusKey(id), state.AppendCellStatus(nil, status))
 	for _, name := range c.keysOf(id) {
 		c.publish(name, nil)
 	}
-	reply(Response{Status: uds.OK})
 }
 
 // keysOf lists what a forgotten cell said of its instances; nobody else would ever withdraw it.

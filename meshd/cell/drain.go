@@ -33,13 +33,16 @@ func (c *Cell) isDrained(id wire.CellID) bool {
 	return drained
 }
 
+// drainAbandon is the wish of a DRAIN request that goes on although volumes stay behind; 1 is a plain yes.
+const drainAbandon = 2
+
 // drainCommand closes a cell for new work and moves what it runs, or ends that. Any cell can be meant.
 func (c *Cell) drainCommand(payload []byte, reply func(Response)) {
-	if len(payload) != 9 || payload[8] > 1 {
+	if len(payload) != 9 || payload[8] > drainAbandon {
 		reply(failure(uds.ErrorInvalid, "drain: malformed request"))
 		return
 	}
-	id, wish := wire.CellID(binary.BigEndian.Uint64(payload)), payload[8] == 1
+	id, wish := wire.CellID(binary.BigEndian.Uint64(payload)), payload[8] != 0
 	view := c.views.cells[id]
 	switch {
 	case c.phase == Booting:
@@ -47,6 +50,10 @@ func (c *Cell) drainCommand(payload []byte, reply func(Response)) {
 		return
 	case view == nil || view.hasStatus && view.status.Life == state.Gone && wish:
 		reply(Response{Status: uds.NotFound})
+		return
+	}
+	if list := c.volumesAt(id); wish && len(list) > 0 && payload[8] != drainAbandon && !c.isDrained(id) {
+		reply(volumesRefusal(list, "colloid drain "+id.String()))
 		return
 	}
 	key := state.DrainKey(id)

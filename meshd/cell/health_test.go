@@ -19,6 +19,8 @@ func (nowhere) AppendWrite(uint64, []byte)       {}
 func (nowhere) SaveSnapshot(uint64, []byte)      {}
 func (nowhere) SavePeers(uint64, []wire.Contact) {}
 func (nowhere) SaveCluster(uint64, Cluster)      {}
+func (nowhere) SaveJoining(uint64, []byte)       {}
+func (nowhere) SaveRecovered(uint64)             {}
 func (nowhere) SaveIncarnation(uint64, uint32)   {}
 func (nowhere) DiscardIdentity(uint64)           {}
 

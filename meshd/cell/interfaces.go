@@ -32,6 +32,10 @@ type Storage interface {
 	SaveCluster(ticket uint64, cluster Cluster)
 	// SaveIncarnation raises the incarnation; no dot of it may be issued before Stored (F1).
 	SaveIncarnation(ticket uint64, incarnation uint32)
+	// SaveJoining keeps what a cell on its way into another cluster must not forget; empty data removes it.
+	SaveJoining(ticket uint64, data []byte)
+	// SaveRecovered ends what Config.Lost says.
+	SaveRecovered(ticket uint64)
 	// DiscardIdentity makes the next start draw a new cell id: another instance uses this one (F2).
 	DiscardIdentity(ticket uint64)
 }
@@ -75,6 +79,12 @@ type Config struct {
 	Seeds       []netip.AddrPort
 	Snapshot    []byte
 	Writes      [][]byte // own-write log after the snapshot, AE_STATE record form
+	Joining     []byte   // what SaveJoining was given last
+	// Lost names files that are damaged or missing, so that acknowledged configuration may be gone: this cell must
+	// not take what is left for all there is. Empty: none.
+	Lost string
+	// Renewed: the id is a new one because files of the one before were damaged. Nobody uses that one any more.
+	Renewed bool
 
 	Addresses []state.Candidate // where others reach this cell, best first
 	Hostname  string
@@ -89,6 +99,7 @@ type Config struct {
 	Features         uint32
 	ContactExtension []byte
 	AES              bool   // the processor has instructions for AES-GCM: streams use it with cells that have them too
+	RunnerExpected   bool   // the launcher starts a runnerd: until it speaks, what it offered last stays
 	Loopback         bool   // accept loopback contacts (tests, demo)
 	NoPortSearch     bool   // find no way through routers by many sockets, and help nobody to (F35)
 	Directory        string // for status

@@ -31,26 +31,24 @@ const (
 	joinMergeMax = 10000
 )
 
-type carriedKey struct {
-	name  string
-	value []byte
-	// environment is what the specification in value names, plain: the other cluster's key seals it anew (F83).
-	environment []byte
-}
-
 type joinAttempt struct {
 	key        *seal.Key // of a locked door, nil without
+	began      clock.Instant
 	handshake  *join.Joiner
+	shaken     clock.Instant // when the handshake under way began
 	addresses  []netip.AddrPort
 	request    []byte
 	next       clock.Instant
 	until      clock.Instant
-	carried    []carriedKey // --merge: the operator keys of the cluster left behind
 	merge      bool
-	ticket     uint64 // of the stored cluster, 0 before the handshake ended
+	ticket     uint64   // of what is being stored, 0 before it is decided that this cell moves
+	arrival    *arrival // once that is decided
+	stored     bool     // the arrival is durable, the cluster is next
 	welcome    join.Welcome
 	entered    bool
-	waits      bool // all is here but the next incarnation, under which the carried keys are written
+	alone      bool        // when it began
+	guest      wire.CellID // whom this cell let in meanwhile, 0 = nobody
+	waits      bool        // for the guest: until then it asks nobody to count on it
 	refusal    string
 	seedSpeaks uint8 // greatest version that the seed and this cell speak
 	reply      func(Response)
@@ -65,17 +63,28 @@ func (c *Cell) connect(request Request, reply func(Response)) {
 	case c.phase == Leaving:
 		reply(failure(uds.ErrorBusy, "this cell is leaving its cluster"))
 		return
+	case c.config.Lost != "":
+		reply(failure(uds.ErrorBusy, "this cell lost a part of its state: see `colloid status`"))
+		return
 	case len(request.Addresses) == 0:
 		reply(failure(uds.ErrorInvalid, "no address to connect to"))
 		return
 	}
 	c.joining = &joinAttempt{
+		began:     c.now,
+		alone:     c.members.Len() == 0,
 		key:       request.JoinKey,
 		addresses: request.Addresses,
 		merge:     request.Merge,
 		next:      c.now,
 		until:     c.now.Add(joinTimeout),
 		reply:     reply,
+	}
+	if c.awaitsGuest() {
+		c.joining.guest = c.guest.id
+		if c.guest.several {
+			c.waitForGuest()
+		}
 	}
 	c.handshake()
 	c.tickJoin()
@@ -87,6 +96,7 @@ func (c *Cell) handshake() {
 	hello := join.Hello{Self: c.config.Self, SecretHash: c.config.SecretHash}
 	j.handshake = join.NewJoiner(entropyReader(c.config.Entropy), hello, j.key)
 	j.handshake.Loopback = c.config.Loopback
+	j.shaken = c.now
 	j.request = j.handshake.Request()
 }
 
@@ -101,6 +111,14 @@ func (c *Cell) tickJoin() {
 	}
 	if j.ticket != 0 || !j.next.Reached(c.now) {
 		return
+	}
+	if j.waits && c.awaitsGuest() {
+		j.next = c.now.Add(joinRetry)
+		return
+	}
+	j.waits = false
+	if c.now.Sub(j.shaken) >= joinHandshakeLife {
+		c.handshake()
 	}
 	j.next = c.now.Add(joinRetry)
 	header := wire.Header{
@@ -153,6 +171,9 @@ func (c *Cell) receiveJoin(from netip.AddrPort, header wire.Header, payload []by
 	if j == nil || j.ticket != 0 || !slices.Contains(j.addresses, from) {
 		return
 	}
+	if c.now.Sub(j.shaken) > joinHandshakeLife {
+		return // the one who sent it does not count on this cell any more
+	}
 	if header.Version < c.config.Versions.Min {
 		j.refusal = join.RefusedVersion
 		return
@@ -169,18 +190,21 @@ func (c *Cell) receiveJoin(from netip.AddrPort, header wire.Header, payload []by
 
 // answerJoin is the seed's side.
 func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byte) {
-	if c.phase == Booting {
-		return // cannot vouch for the members yet; the joiner repeats
-	}
-	if j := c.joining; j != nil && bytes.Equal(payload, j.request) {
-		c.joinedItself()
+	if j := c.joining; j != nil && j.ticket == 0 && bytes.Equal(payload, j.request) {
+		c.joinedItself(from)
 		return
 	}
+	if c.phase != Active || c.moving() || c.founding != 0 || c.unfounded {
+		return // cannot vouch for a cluster yet, or not any more; the joiner repeats
+	}
 	door := join.Door{Locked: c.views.doorShut, Key: c.cluster.Key, Outdated: header.Version < c.config.Versions.Min}
-	answer, ok := c.seed.Answer(c.now, from, payload, door, func(hello join.Hello) join.Welcome {
+	answer, ok := c.seed.Answer(c.now, from, payload, door, func(hello join.Hello) (join.Welcome, bool) {
+		if !c.mayWelcome(hello, from) {
+			return join.Welcome{}, false
+		}
 		answer := c.welcome(hello, from)
 		c.guests.speaks(hello.Self, min(header.Version, c.config.Versions.Max))
-		return answer
+		return answer, true
 	})
 	if !ok {
 		c.counters.joinsDropped++
@@ -194,11 +218,16 @@ func (c *Cell) answerJoin(from netip.AddrPort, header wire.Header, payload []byt
 
 // joinedItself: one of the addresses leads back here, which is no sign of a cloned disk. A name that stands for
 // several cells may be this one's too, so only the last address left ends the attempt.
-func (c *Cell) joinedItself() {
+func (c *Cell) joinedItself(from netip.AddrPort) {
 	j := c.joining
-	const refusal = "that is this cell itself: name another machine of the cluster"
+	refusal, errno := "that is this cell itself: name another machine of the cluster", uds.ErrorInvalid
+	if !c.isOwnAddress(from) {
+		refusal = from.String() + " sends back what it is sent: no colloid answers there, unless it is this cell " +
+			"itself behind a router; name another machine of the cluster"
+		errno = uds.ErrorUnreachable
+	}
 	if len(j.addresses) == 1 && j.ticket == 0 {
-		c.finishJoin(failure(uds.ErrorInvalid, refusal))
+		c.finishJoin(failure(errno, refusal))
 		return
 	}
 	j.refusal = refusal
@@ -216,6 +245,7 @@ func (c *Cell) welcome(hello join.Hello, from netip.AddrPort) join.Welcome {
 		return join.Welcome{Collision: true}
 	}
 	c.guests.greet(c.now, hello.Self, from)
+	c.noteGuest(hello.Self)
 	welcome := join.Welcome{Key: c.cluster.Key}
 	for _, candidate := range c.config.Addresses[:min(1, len(c.config.Addresses))] {
 		welcome.Members = append(welcome.Members, wire.Contact{ID: c.config.Self, Address: candidate.Address})
@@ -258,40 +288,100 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		c.finishJoin(c.connectReply())
 		return
 	}
-	if keys := c.operatorKeys(); len(keys) > 0 {
-		if !j.merge {
-			c.finishJoin(failure(uds.ErrorExists, "this cell has configuration of its own ("+keys[0].name+
-				"): delete it, or take it along with --merge"))
-			return
-		}
-		j.carried = keys
+	if c.staysFor(welcome) {
+		return
 	}
-	j.welcome = welcome
+	if len(c.writes.pending)+len(c.writes.held) > 0 {
+		c.handshake() // once they are stored
+		return
+	}
+	keys := c.operatorKeys()
+	if refusal := c.carryRefusal(keys); refusal != "" {
+		c.finishJoin(failure(uds.ErrorExists, refusal))
+		return
+	}
+	c.move(welcome, keys)
+}
+
+// carryRefusal says why this cell cannot leave its configuration, or take it along; "" if it can.
+func (c *Cell) carryRefusal(keys []carriedKey) string {
+	if key := c.conflictedKey(); key != "" {
+		return key + " has two versions here: `colloid resolve " + key + "` first"
+	}
+	switch {
+	case len(keys) > 0 && !c.joining.merge:
+		return "this cell has configuration of its own (" + keys[0].name + "): delete it, or take it along with --merge"
+	case len(keys) > joinMergeMax:
+		return "this cell has more configuration than it can take along: delete some"
+	}
+	return ""
+}
+
+// move gives up this cluster for another. From here on nobody is let in and nothing is written, and what the cell
+// takes along is durable first.
+func (c *Cell) move(welcome join.Welcome, keys []carriedKey) {
+	j := c.joining
+	contacts := slices.Clone(welcome.Members[:min(len(welcome.Members), peersMax)])
+	if len(contacts) > 0 {
+		contacts[0].Address = j.addresses[0] // it answers where it was dialled
+	}
+	moving := &arrival{
+		cluster: seal.ClusterID(welcome.Key), from: c.clusterID, sequence: c.issued(), contacts: contacts, keys: keys,
+	}
+	data := appendArrival(nil, moving)
+	if len(data) > arrivalSizeMax {
+		c.finishJoin(failure(uds.ErrorExists, "this cell has more configuration than it can take along: delete some"))
+		return
+	}
+	j.welcome, j.arrival = welcome, moving
 	j.until = c.now.Add(joinSyncTimeout)
-	c.saveCluster(Cluster{Key: welcome.Key, Joined: true}, &j.ticket)
+	j.ticket = c.nextTicket()
+	c.config.Storage.SaveJoining(j.ticket, data)
+}
+
+// joinStored goes on when what was to be stored for the join is, or is not.
+func (c *Cell) joinStored(err error) {
+	j := c.joining
+	if j.stored {
+		c.clusterStored(err)
+		return
+	}
+	if err != nil {
+		c.joinUnstored(err)
+		return
+	}
+	j.stored = true
+	c.saveCluster(Cluster{Key: j.welcome.Key, Joined: true}, &j.ticket)
+}
+
+// joinUnstored ends a join that the disk prevents; this cell stays where it is.
+func (c *Cell) joinUnstored(err error) {
+	c.noteStorage(err)
+	var data []byte
+	if c.arrival != nil {
+		data = appendArrival(nil, c.arrival)
+	}
+	c.config.Storage.SaveJoining(c.nextTicket(), data)
+	c.finishJoin(failure(uds.ErrorIO, "cannot store the cluster: "+err.Error()))
 }
 
 // clusterStored continues a join, or ends a leave, once the directory says so too: a cell never forgets
 // which cluster it is in (F4).
 func (c *Cell) clusterStored(err error) {
 	j := c.joining
-	j.ticket = ^uint64(0)
 	if err != nil {
-		c.noteStorage(err)
-		c.finishJoin(failure(uds.ErrorIO, "cannot store the cluster: "+err.Error()))
+		c.joinUnstored(err)
 		return
 	}
-	j.entered = true
+	j.ticket, j.entered = ^uint64(0), true
+	c.arrival, c.guest, c.founding, c.unfounded = j.arrival, lastGuest{}, 0, false
 	c.dropPending()
 	c.enter(Cluster{Key: j.welcome.Key, Joined: true})
 	c.boot = bootState{joined: true}
 	c.persist = persistState{}
 	c.meet(j.welcome.Members, j.addresses[0])
 	c.startBoot()
-	c.boot.peers = slices.Clone(j.welcome.Members[:min(len(j.welcome.Members), peersMax)])
-	if len(c.boot.peers) > 0 {
-		c.boot.peers[0].Address = j.addresses[0] // it answers where it was dialled
-	}
+	c.boot.peers = slices.Clone(j.arrival.contacts)
 	// Whoever let this cell in is remembered before anything else can happen (F4).
 	c.config.Storage.SavePeers(c.nextTicket(), c.boot.peers)
 	c.saveSnapshot() // what the directory holds is another cluster's
@@ -321,59 +411,6 @@ func (c *Cell) meet(members []wire.Contact, dialled netip.AddrPort) {
 			c.wantSession(contact.ID)
 		}
 	}
-}
-
-func (c *Cell) joinCompleted() {
-	if c.writes.raising != 0 {
-		c.joining.waits = true // no dot may be issued now
-		return
-	}
-	for _, key := range c.joining.carried {
-		c.mergeCarried(key)
-	}
-	c.finishJoin(c.connectReply())
-}
-
-// mergeCarried writes a key of the cluster left behind without any causal knowledge of this one's, so
-// that a difference shows as CONFLICT instead of overwriting (SAFE-4).
-func (c *Cell) mergeCarried(key carriedKey) {
-	if register, found := c.store.Get([]byte(key.name)); found {
-		if value, live := register.Live(); live && string(value) == string(key.value) {
-			return
-		}
-	}
-	key = c.reseal(key)
-	dot := c.nextDot()
-	record := wire.Record{
-		KeyHash: c.store.Hash([]byte(key.name)), Name: []byte(key.name), EntryCount: 1,
-		Entries: wire.AppendEntry(nil, dot, key.value), Context: wire.AppendDot(nil, dot),
-	}
-	c.config.Storage.AppendWrite(c.nextTicket(), wire.AppendStateRecord(nil, &record))
-	c.store.Merge(&record)
-	c.ownStable()
-	c.changed(record.Name, change{spread: true})
-}
-
-// operatorKeys lists the configuration of the cluster this cell is in, up to joinMergeMax keys.
-func (c *Cell) operatorKeys() []carriedKey {
-	var keys []carriedKey
-	c.store.Walk("", func(r register) bool {
-		if state.CategoryOf(r.Name()) != state.Operator {
-			return true
-		}
-		if value, live := r.Live(); live {
-			name := string(r.Name())
-			keys = append(keys, carriedKey{name, slices.Clone(value), c.carriedEnvironment(name, value)})
-		}
-		return len(keys) < joinMergeMax
-	})
-	slices.SortFunc(keys, func(a, b carriedKey) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
-	return keys
 }
 
 func (c *Cell) connectReply() Response {

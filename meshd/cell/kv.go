@@ -163,7 +163,7 @@ func (c *Cell) writeValue(workload, key string, value, seen []byte, keysMax int,
 	compose := func(dot wire.Dot) []byte { return c.composeOver([]byte(name), value, dot, seen) }
 	c.durableWrite(name, compose, func(err error) {
 		switch {
-		case err == errPending || err == errWritesFull || err == errLeft:
+		case err == errPending || err == errWritesFull || err == errMoving || err == errLeft:
 			err = ErrValueLater
 		case err == errStoreFull || isNoSpace(err):
 			err = ErrValueRoom

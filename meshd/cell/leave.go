@@ -3,6 +3,8 @@ package cell
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"colloid.net/ipc/uds"
@@ -18,8 +20,9 @@ var errLeft = errors.New("this cell has left")
 type leaveAttempt struct {
 	until clock.Instant // end of the hand-over, then of the stopping
 	stop  bool          // what is left here is being stopped
-	force bool          // also what is frozen
+	force bool          // also what is frozen, and what cannot be stopped runs on
 	gone  bool
+	left  []uds.LeftInstance // what runs on
 	sent  int
 	next  clock.Instant
 	reply func(Response)
@@ -28,16 +31,21 @@ type leaveAttempt struct {
 // leaveLinger is how long the GONE status may travel before the cell forgets the cluster.
 const leaveLinger = 500 * time.Millisecond
 
-// leaveForce is the flag of a LEAVE request that stops what is frozen, too.
-const leaveForce = 1
+// Flags of a LEAVE request.
+const (
+	leaveForce   = 1 // stop what is frozen, too, and leave without runnerd
+	leaveAbandon = 2 // though volumes stay behind
+)
 
 // parseLeave reads a LEAVE request: the drain limit and, if there is one, a byte of flags.
-func parseLeave(payload []byte) (drain time.Duration, force, ok bool) {
-	if len(payload) < 2 || len(payload) > 3 || len(payload) == 3 && payload[2]&^leaveForce != 0 {
-		return 0, false, false
+func parseLeave(payload []byte) (drain time.Duration, flags byte, ok bool) {
+	if len(payload) < 2 || len(payload) > 3 || len(payload) == 3 && payload[2]&^(leaveForce|leaveAbandon) != 0 {
+		return 0, 0, false
 	}
-	force = len(payload) == 3 && payload[2] == leaveForce
-	return time.Duration(binary.BigEndian.Uint16(payload)) * time.Second, force, true
+	if len(payload) == 3 {
+		flags = payload[2]
+	}
+	return time.Duration(binary.BigEndian.Uint16(payload)) * time.Second, flags, true
 }
 
 // frozenHere names the first frozen key of which something runs here. Nobody takes such an instance over, and
@@ -60,14 +68,30 @@ func (c *Cell) frozenRefusal(key string) Response {
 		" first, or stop it with `colloid leave --force`")
 }
 
-func (c *Cell) leave(limit time.Duration, force bool, reply func(Response)) {
-	if c.phase != Active {
-		reply(failure(uds.ErrorBusy, "this cell is "+c.phase.String()))
+func (c *Cell) leave(limit time.Duration, flags byte, reply func(Response)) {
+	force := flags&leaveForce != 0
+	if c.phase == Leaving || c.moving() {
+		reply(failure(uds.ErrorBusy, "this cell is leaving or joining already: try again in a moment"))
+		return
+	}
+	if text := c.bootingRefusal(); text != "" && !force {
+		reply(failure(uds.ErrorBusy, text))
 		return
 	}
 	if key, found := c.frozenHere(); found && !force {
 		reply(c.frozenRefusal(key))
 		return
+	}
+	if list := c.volumesAt(c.config.Self); len(list) > 0 && flags&leaveAbandon == 0 {
+		reply(volumesRefusal(list, "colloid leave"))
+		return
+	}
+	if c.joining != nil {
+		c.finishJoin(failure(uds.ErrorBusy, "this cell is told to leave"))
+	}
+	if c.phase == Booting {
+		limit = 0                   // it knows nobody who would take over
+		c.boot.authoritative = true // as far as it will get
 	}
 	c.phase = Leaving
 	c.leaving = &leaveAttempt{until: c.now.Add(limit), force: force, reply: reply}
@@ -93,7 +117,16 @@ func (c *Cell) tickLeave() {
 		return
 	}
 	if !l.gone {
-		if busy := len(c.runner.actual) > 0 && c.runner.connected; busy {
+		switch {
+		case !c.runner.listed && len(c.runsHereAll()) > 0: // nothing can be stopped; runnerd may be about to come back
+			if !l.until.Reached(c.now) && !c.unsupervised() {
+				return
+			}
+			if !l.force {
+				c.stayUnstopped()
+				return
+			}
+		case len(c.runner.actual) > 0 && c.runner.connected:
 			if !l.stop && (l.until.Reached(c.now) || !c.hasHeirs()) {
 				if key, found := c.frozenHere(); found && !l.force {
 					c.stay(key)
@@ -105,7 +138,7 @@ func (c *Cell) tickLeave() {
 				return
 			}
 		}
-		l.gone = true
+		l.gone, l.left = true, c.runsHereAll()
 		l.next = c.now.Add(leaveLinger)
 		status := state.CellStatus{
 			Life: state.Gone, Incarnation: c.statusIncarnation, Claimants: []wire.CellID{c.config.Self},
@@ -121,6 +154,19 @@ func (c *Cell) tickLeave() {
 	if l.next.Reached(c.now) {
 		c.left()
 	}
+}
+
+// bootingRefusal says what would be lost if a cell that is not in step with its cluster left, "" if nothing.
+func (c *Cell) bootingRefusal() string {
+	const force = ": wait until it is, or give it up with `colloid leave --force`"
+	switch {
+	case c.phase != Booting:
+	case c.arrival != nil && !c.arrival.merged && len(c.arrival.keys) > 0:
+		return "what this cell took along (" + c.arrival.keys[0].name + ") is not in the cluster yet" + force
+	case len(c.runner.actual) > 0:
+		return "this cell is not in step with its cluster yet, so nobody would take over what runs here" + force
+	}
+	return ""
 }
 
 // hasHeirs reports whether there is another cell that workloads can be handed over to.
@@ -139,14 +185,70 @@ const stopSlack = 5 * time.Second
 
 // stay takes a leave back: a key became frozen meanwhile. What has moved comes back by placement.
 func (c *Cell) stay(key string) {
-	reply := c.leaving.reply
+	reply := c.takeBack(key + " is frozen and runs here")
+	reply(c.frozenRefusal(key))
+}
+
+// stayUnstopped takes a leave back that would leave instances behind which nobody here can stop.
+func (c *Cell) stayUnstopped() {
+	left := c.runsHereAll()
+	reply := c.takeBack("runnerd is gone, and instances run here")
+	reply(failure(uds.ErrorInvalid, "runnerd is gone, so nothing here can be stopped, and these run on: "+leftText(left)+
+		": start colloid again so that runnerd comes back, or end them yourself; `colloid leave --force` leaves them running"))
+}
+
+// leftText names instances, so that a person can end them.
+func leftText(left []uds.LeftInstance) string {
+	var names []string
+	for _, l := range left[:min(len(left), replicasNamed)] {
+		name := fmt.Sprintf("%s/%d", l.Key, l.Slot)
+		if l.PID != 0 {
+			name += fmt.Sprintf(" (process %d)", l.PID)
+		}
+		names = append(names, name)
+	}
+	text := strings.Join(names, ", ")
+	if more := len(left) - replicasNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// runsHereAll lists the instances on this host that may run, by what runnerd said last; of a runnerd that has not spoken
+// yet, by what this cell published before.
+func (c *Cell) runsHereAll() []uds.LeftInstance {
+	var list []uds.LeftInstance
+	for _, actual := range c.actualSorted() {
+		if actual.State != reconcile.Denied && actual.State != reconcile.Exited {
+			list = append(list, uds.LeftInstance{Key: actual.Key, Slot: int(actual.ID.Slot), PID: int(actual.PID)})
+		}
+	}
+	if c.runner.listed || len(list) > 0 || !c.runnerExpected() {
+		return list
+	}
+	for _, id := range sortedEndpointIDs(c.views.endpoints) {
+		endpoint := c.views.endpoints[id]
+		if view := c.views.byHash[endpoint.KeyHash]; id.cell == c.config.Self && view != nil {
+			for _, instance := range endpoint.Instances {
+				if instance.State != state.EndpointExited {
+					list = append(list, uds.LeftInstance{Key: view.key, Slot: int(instance.Slot)})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// takeBack ends a leave that cannot be completed.
+func (c *Cell) takeBack(why string) (reply func(Response)) {
+	reply = c.leaving.reply
 	c.leaving = nil
 	c.phase = Active
 	c.statusIncarnation++
-	c.log(LevelWarning, "not leaving: "+key+" is frozen and runs here")
+	c.log(LevelWarning, "not leaving: "+why)
 	c.announceSelf()
 	c.planChanged()
-	reply(c.frozenRefusal(key))
+	return reply
 }
 
 // stopRest begins to stop what nobody took over in time. With force that includes what is frozen: it would run
@@ -164,12 +266,14 @@ func (c *Cell) stopRest() {
 
 // left founds a fresh cluster of one: the daemon goes on, without configuration or members.
 func (c *Cell) left() {
-	reply := c.leaving.reply
+	reply, left := c.leaving.reply, c.leaving.left
 	c.leaving = nil
 	var cluster Cluster
 	c.config.Entropy(cluster.Key[:])
-	c.saveCluster(cluster, nil)
+	c.saveCluster(cluster, &c.founding)
 	c.config.Storage.SavePeers(c.nextTicket(), nil)
+	c.dropArrival()
+	c.endLoss()
 	c.dropPending()
 	c.config.Peers = nil
 	c.boot = bootState{compared: true}
@@ -178,5 +282,10 @@ func (c *Cell) left() {
 	c.startBoot()
 	c.saveSnapshot()
 	c.log(LevelInfo, "left; this cell is a cluster of one again: "+hex64(c.clusterID))
+	if len(left) > 0 {
+		c.log(LevelWarning, "left, and these run on: "+leftText(left))
+		reply(document(uds.LeaveReply{Left: left}))
+		return
+	}
 	reply(Response{Status: uds.OK})
 }

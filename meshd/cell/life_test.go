@@ -68,8 +68,8 @@ func TestDrainCommandIsChecked(t *testing.T) {
 	if r := ask(t, w, w.Node(0), request("")); r.Status != uds.Error {
 		t.Errorf("empty: %d", r.Status)
 	}
-	if r := ask(t, w, w.Node(0), request("\x00\x00\x00\x00\x00\x00\x00\x01\x02")); r.Status != uds.Error {
-		t.Errorf("wish 2: %d", r.Status)
+	if r := ask(t, w, w.Node(0), request("\x00\x00\x00\x00\x00\x00\x00\x01\x03")); r.Status != uds.Error {
+		t.Errorf("wish 3: %d", r.Status)
 	}
 	if r := ask(t, w, w.Node(0), request("\x00\x00\x00\x00\x00\x00\x00\x01\x01")); r.Status != uds.NotFound {
 		t.Errorf("unknown cell: %d", r.Status)

@@ -23,6 +23,9 @@ type runnerState struct {
 	denials   map[denialID]denialAge                    // refusals of this cell that were looked at
 	holds     clock.Instant                             // end of the next re-admission hold
 	retry     clock.Instant
+	away      clock.Instant // since when it is not connected, while it is not
+	marked    bool          // the contact says that it is away
+	ranBefore bool          // what the state had at the start says that instances are here
 }
 
 func (r *runnerState) init() {
@@ -32,10 +35,14 @@ func (r *runnerState) init() {
 	r.holds = clock.Never
 }
 
+// runnerFlagsMask are the flags that runnerd decides about.
+const runnerFlagsMask = state.FlagProcess | state.FlagOCI | state.FlagWasm | state.FlagForbidsProcess |
+	state.FlagForbidsOCI | state.FlagForbidsWasm
+
 func (r *runnerState) flags(degraded bool) uint32 {
 	flags := uint32(0)
 	if r.known {
-		flags = r.hello.Flags & (state.FlagProcess | state.FlagOCI | state.FlagWasm)
+		flags = r.hello.Flags & runnerFlagsMask
 	}
 	if degraded {
 		flags |= state.FlagDegraded
@@ -53,7 +60,7 @@ func (r *runnerState) capacity() state.CellCapacity {
 // HelperHello starts a connection with runnerd. What the helper does not list afterwards is gone.
 func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 	c.now = now
-	c.runner.connected, c.runner.known, c.runner.listed = true, true, false
+	c.runner.connected, c.runner.known, c.runner.listed, c.runner.marked = true, true, false, false
 	c.runner.hello = hello
 	c.runner.unlisted = make(map[reconcile.InstanceID]struct{}, len(c.runner.actual))
 	for id := range c.runner.actual {
@@ -121,6 +128,9 @@ func (c *Cell) HelperListing(now clock.Instant) {
 // HelperGone notes that runnerd is not connected. Its instances go on living (F134).
 func (c *Cell) HelperGone(now clock.Instant) {
 	c.now = now
+	if c.runner.connected {
+		c.runner.away = now
+	}
 	c.runner.connected, c.runner.listed = false, false
 }
 
@@ -182,6 +192,7 @@ func (c *Cell) publishEndpoint(key string) {
 		c.publish(state.EndpointKey(c.config.Self, name), nil)
 		return
 	}
+	c.markMoved(key, &endpoint)
 	c.publish(state.EndpointKey(c.config.Self, name), state.AppendCellEndpoint(nil, endpoint))
 }
 

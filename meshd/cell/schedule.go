@@ -98,6 +98,11 @@ func (c *Cell) tickSchedule() {
 	}
 	if c.due(&s.garbage, c.timing.GarbageInterval) {
 		c.collectGarbage()
+		c.forgetTwin()
+		if c.unfounded {
+			c.unfounded = false
+			c.saveCluster(c.cluster, &c.founding)
+		}
 		c.forgetNarrow()
 		c.reviewDenials()
 	}
@@ -156,8 +161,8 @@ func (c *Cell) antiEntropyRound() {
 
 // saveSnapshot hands a copy of the state to the storage. At most one is under way.
 func (c *Cell) saveSnapshot() {
-	if c.persist.snapshotTicket != 0 {
-		return
+	if c.persist.snapshotTicket != 0 || c.config.Lost != "" {
+		return // of a part of the state none is made: a file put back from a backup must still count
 	}
 	if len(c.writes.pending) > 0 {
 		// A write that is in the log but not in the store yet must not be taken for part of the snapshot.
@@ -167,6 +172,9 @@ func (c *Cell) saveSnapshot() {
 	}
 	c.persist.stateDirty, c.persist.snapshotWanted = false, false
 	c.persist.snapshotTicket = c.nextTicket()
+	if c.arrival != nil && c.arrival.merged {
+		c.arrival.snapshot = c.persist.snapshotTicket
+	}
 	// The cluster's id goes in front: after a crash between joining a cluster and the first snapshot in it,
 	// the directory holds the state of the one before, which must never enter this one (F7).
 	data := binary.BigEndian.AppendUint64(nil, c.clusterID)

@@ -83,7 +83,9 @@ func (c *Cell) seal(dst []byte, to wire.CellID, kind wire.Type, nonce uint32, pa
 	}
 	begin := len(dst)
 	dst = append(wire.AppendHeader(dst, header), payload...)
-	return append(dst[:begin], c.sealer.Seal(dst[begin:])...)
+	dst = append(dst[:begin], c.sealer.Seal(dst[begin:])...)
+	c.sentLately.note(dst[len(dst)-wire.TrailerSize:])
+	return dst
 }
 
 // transmit hands a datagram to the network.

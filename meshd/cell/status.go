@@ -43,7 +43,7 @@ func (c *Cell) statusReply(payload []byte) Response {
 
 func (c *Cell) selfStatus() uds.CellSelf {
 	door := "open"
-	if c.views.doorShut {
+	if c.views.doorShut || c.config.Lost != "" {
 		door = "locked"
 	}
 	address := ""
@@ -190,6 +190,8 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	case view.verdict != nil:
 		status.State, status.Reason = "stalled", fmt.Sprintf("the update failed on cell %s and was stopped: %s", view.verdict.Cell,
 			view.verdict.Reason)
+	case status.Ready < status.Replicas && unsupervisedReason(status.Instances) != "":
+		status.State, status.Reason = stateUnsupervised, unsupervisedReason(status.Instances)
 	case unplaced > 0:
 		status.State, status.Reason = "unsatisfied", reason
 	case status.Ready >= status.Replicas:
@@ -257,12 +259,15 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 		if endpoint == nil || endpoint.KeyHash != view.hash {
 			continue
 		}
-		unreachable := c.healthOf(c.views.cells[id]) == healthOut
+		unreachable, unsupervised := c.healthOf(c.views.cells[id]) == healthOut, c.unsupervisedAt(id)
 		for _, instance := range endpoint.Instances {
 			info := uds.InstanceInfo{
 				Cell: id.String(), Slot: int(instance.Slot), State: instance.State.String(),
 				Ports: instance.Ports, Restarts: int(instance.Restarts), Digest: hex64(instance.Digest),
 				Placed: placed[id], Reason: instance.Reason,
+			}
+			if instance.DataOn != 0 {
+				info.DataOn = instance.DataOn.String()
 			}
 			if endpoint.Address.IsValid() {
 				info.Address = endpoint.Address.String()
@@ -276,6 +281,8 @@ func (c *Cell) instancesOf(view *workloadView) []uds.InstanceInfo {
 			}
 			if unreachable {
 				info.State = "unreachable"
+			} else if unsupervised {
+				info.State = stateUnsupervised
 			}
 			if id == c.config.Self {
 				c.describeLocal(&info, view.hash, instance)
@@ -358,9 +365,8 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		}
 		add("critical", "runnerd: "+alarm.Text, alarm.Hint)
 	}
-	if !c.runner.connected {
-		add("warning", "runnerd is not connected: this cell runs workloads but starts and stops none", "")
-	}
+	c.endAlarms(add)
+	c.absenceAlarms(add)
 	if c.nat.Restricted() && len(c.nat.Homes()) == 0 && c.members.Len() > 0 {
 		add("warning", "a router or firewall keeps strangers from this cell, and no other cell can be its home",
 			"make one cell of the cluster reachable: see `colloid netcheck`")
@@ -381,6 +387,9 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 				"raise the MTU of its link or tunnel; its own status names the path")
 		}
 	}
+	for i := range workloads {
+		volumeAlarms(&workloads[i], add)
+	}
 	for _, w := range workloads {
 		if w.State == "unsatisfied" || w.State == "invalid" {
 			add("warning", w.Key+": "+w.Reason, "colloid explain "+w.Key)
@@ -396,55 +405,6 @@ func (c *Cell) derivedAlarms(workloads []uds.WorkloadStatus) []uds.Alarm {
 		}
 	}
 	return alarms
-}
-
-func (c *Cell) metrics() []uds.Metric {
-	n := &c.counters
-	counter := func(name, help string, value uint64) uds.Metric {
-		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "counter", Value: float64(value)}
-	}
-	gauge := func(name, help string, value float64) uds.Metric {
-		return uds.Metric{Name: "colloid_" + name, Help: help, Kind: "gauge", Value: value}
-	}
-	metrics := []uds.Metric{
-		counter("datagrams_received_total", "datagrams read from the socket", n.received),
-		counter("datagrams_sent_total", "datagrams given to the socket", n.sent),
-		counter("datagram_bytes_sent_total", "bytes given to the socket", n.sentBytes),
-		counter("datagrams_malformed_total", "datagrams that no known message fits", n.malformed),
-		counter("datagrams_unsealed_total", "datagrams without a valid seal of this cluster", n.unsealed),
-		counter("records_rejected_total", "records refused by the store", n.rejected),
-		counter("messages_unhandled_total", "messages of types this version does not handle", n.unhandled),
-		counter("datagrams_other_version_total", "datagrams of a protocol version not spoken here", n.otherVersion),
-		counter("messages_no_version_total", "messages to cells without a protocol version in common", n.noVersion),
-		counter("messages_unroutable_total", "messages to cells without a known address", n.unroutable),
-		counter("datagrams_guarded_total", "datagrams withheld from unproven addresses", n.guarded),
-		counter("datagrams_too_large_total", "datagrams that a path on the way could not carry", n.tooNarrow),
-		counter("datagrams_relayed_total", "datagrams of this cell that went through a relay", n.relayed),
-		counter("datagrams_passed_on_total", "datagrams passed on for other cells", n.passedOn),
-		counter("relays_refused_total", "datagrams for other cells that were not passed on", n.relayRefused),
-		counter("joins_dropped_total", "join requests dropped by rate limits or as malformed", n.joinsDropped),
-		counter("accusations_total", "cells that this cell wrote to be suspect", n.suspects),
-		counter("deaths_declared_total", "cells that this cell wrote to be dead", n.deaths),
-		counter("refutations_total", "accusations of this cell that it contradicted", n.refutations),
-		counter("antientropy_sessions_total", "completed anti-entropy sessions", n.sessions),
-		counter("actions_total", "starts and stops given to runnerd", n.actions),
-		counter("actions_delayed_total", "starts and stops that runnerd could not take at once", n.actionsDelayed),
-		gauge("keys", "keys in the replicated store", float64(c.store.Len())),
-		gauge("store_bytes", "memory of the replicated store", float64(c.store.MemoryBytes())),
-		gauge("members", "other cells known", float64(c.members.Len())),
-		gauge("conflicts", "operator keys in CONFLICT", float64(len(c.views.conflicts))),
-		gauge("instances", "instances on this cell", float64(len(c.runner.actual))),
-	}
-	for kind, dropped := range n.unknownTypes {
-		if dropped > 0 {
-			metrics = append(metrics, counter(fmt.Sprintf("messages_unknown_type_%02x_total", kind),
-				"datagrams of a message type that this version does not know", dropped))
-		}
-	}
-	if c.config.Metrics != nil {
-		metrics = append(metrics, c.config.Metrics()...)
-	}
-	return metrics
 }
 
 // explainReply tells why a workload runs where it runs (SPEC-REVIEW Part 1 section 5.2, D2).

@@ -86,6 +86,21 @@ func (c *Cell) enterStreams() {
 	})
 }
 
+// heardLife notices by the incarnation under which a cell seals that it was restarted, and has it asked for the streams
+// of its earlier life.
+func (c *Cell) heardLife(id wire.CellID) {
+	m := c.members.Get(id)
+	if m == nil {
+		return
+	}
+	if life := c.opener.Newest(id); life > m.Sealing {
+		if m.Sealing != 0 {
+			c.streams.mux.Suspect(c.now, id)
+		}
+		m.Sealing = life
+	}
+}
+
 func (c *Cell) incomingStream(s *stream.Stream) {
 	service := c.streams.services[s.Kind()]
 	switch {

@@ -33,6 +33,7 @@ type views struct {
 	workloads map[string]*workloadView
 	byHash    map[uint64]*workloadView
 	endpoints map[endpointID]*state.CellEndpoint
+	holders   map[volumeSlot]wire.CellID // who had a replica last, as far as this cell has seen
 	denials   map[endpointID]*state.CellDenial
 	conflicts map[string]struct{}            // operator keys in CONFLICT
 	values    map[string]map[string]struct{} // keys with a value in the space of a workload, see kv.go
@@ -91,6 +92,7 @@ func (v *views) init() {
 		workloads: make(map[string]*workloadView),
 		byHash:    make(map[uint64]*workloadView),
 		endpoints: make(map[endpointID]*state.CellEndpoint),
+		holders:   make(map[volumeSlot]wire.CellID),
 		denials:   make(map[endpointID]*state.CellDenial),
 		conflicts: make(map[string]struct{}),
 		values:    make(map[string]map[string]struct{}),
@@ -268,6 +270,7 @@ func (c *Cell) isOwnAddress(from netip.AddrPort) bool {
 }
 
 func (c *Cell) sawOwnIdentity() {
+	c.twinSeen = c.now
 	c.alarms.raise(alarmIdentity, "critical", "another machine uses the id of this cell, "+c.config.Self.String(),
 		"a disk image was cloned: stop one of them, remove its cell_id file, start it again")
 }
@@ -365,6 +368,7 @@ func (c *Cell) viewEndpoint(key string) {
 		delete(c.views.endpoints, id)
 	} else {
 		c.views.endpoints[id] = &endpoint
+		c.noteHolders(id, &endpoint)
 	}
 	c.views.runDirty = true
 }

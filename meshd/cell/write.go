@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/seal"
@@ -17,6 +18,7 @@ var (
 	errPending    = errors.New("another write of this key is being stored: try again")
 	errStoreFull  = errors.New("the store of this cell is full")
 	errWritesFull = errors.New("too many writes are being stored: try again")
+	errMoving     = errors.New("this cell is joining another cluster: try again in a moment")
 )
 
 // writesPendingMax bounds operator writes that wait for the disk. More are refused, not queued.
@@ -240,6 +242,10 @@ func (c *Cell) operatorWrite(name string, value []byte, done func(error)) {
 
 // durableWrite is operatorWrite for a record that compose renders when its turn has come.
 func (c *Cell) durableWrite(name string, compose func(wire.Dot) []byte, done func(error)) {
+	if c.moving() {
+		done(errMoving) // what it takes along is fixed already
+		return
+	}
 	if c.persist.snapshotWanted && len(c.writes.held) < writesPendingMax {
 		c.writes.held = append(c.writes.held, func() { c.durableWrite(name, compose, done) })
 		return
@@ -316,8 +322,11 @@ func (c *Cell) stored(ticket uint64, err error) {
 		return
 	case ticket == c.persist.snapshotTicket && ticket != 0:
 		c.persist.snapshotTicket = 0
+		c.snapshotStored(ticket, err)
+	case ticket == c.founding && ticket != 0:
+		c.founding, c.unfounded = 0, err != nil
 	case c.joining != nil && ticket == c.joining.ticket && ticket != 0:
-		c.clusterStored(err)
+		c.joinStored(err)
 		return
 	}
 	c.noteStorage(err)
@@ -386,9 +395,15 @@ func (c *Cell) applyWrite(write pendingWrite, err error) {
 
 // noteStorage shows a failing disk in status until it works again (F157).
 func (c *Cell) noteStorage(err error) {
+	c.storageError = ""
 	if err == nil {
 		c.alarms.clear(alarmStorage)
 		return
+	}
+	c.storageError = err.Error()
+	if shown := c.alarms.raised[AlarmDirectory]; shown.Text != "" && strings.Contains(c.storageError, shown.Text) {
+		c.alarms.clear(alarmStorage)
+		return // one cause, one alarm
 	}
 	c.alarms.raise(alarmStorage, "critical", "cannot write to the state directory: "+err.Error(),
 		"free space or repair the disk; gossip continues, new configuration is refused")
@@ -409,7 +424,7 @@ func (c *Cell) ownDotAhead() {
 		return
 	}
 	if target >= 1<<24-1 {
-		c.alarms.raise(alarmIdentity, "critical", "the dots of this cell are used up",
+		c.alarms.raise(alarmSpent, "critical", "the dots of this cell are used up",
 			"start colloid again: the cell then gets a new id (F10)")
 		if !c.writes.spent {
 			c.writes.spent = true
@@ -446,7 +461,7 @@ func (c *Cell) incarnationStored(err error) {
 	if c.phase != Booting {
 		c.restate()
 	}
-	if c.joining != nil && c.joining.waits {
-		c.joinCompleted()
+	if c.phase != Booting {
+		c.arrive()
 	}
 }

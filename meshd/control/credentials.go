@@ -127,4 +127,5 @@ var levels = map[uds.Code]level{
 	uds.CodeWasmChannel: levelWrite,
 	uds.CodeDrain:       levelWrite,
 	uds.CodeEnvironment: levelWrite,
+	uds.CodeAcceptLoss:  levelWrite,
 }

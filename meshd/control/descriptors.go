@@ -44,8 +44,8 @@ func (c *client) replyWithFile(response Response) bool {
 
 // enterFile enters a descriptor that ends with the connection, or says why not.
 func (c *client) enterFile(entry *passed) string {
-	if c.streamCount() == 0 && c.server.streaming() >= uds.StreamingClientsMax {
-		return fmt.Sprintf("%d clients have streams or channels open already: close one", uds.StreamingClientsMax)
+	if reason := c.server.streamsFull(c, 0); reason != "" {
+		return reason
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

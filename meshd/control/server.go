@@ -240,50 +240,72 @@ func (s *Server) admit(connection *net.UnixConn) {
 			"uid %d may not use this daemon: run as root or join group %s", who.uid, uds.GroupRead))
 		return
 	}
-	c := newClient(s, connection, who, may)
-	if !s.add(c) {
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused: %d clients",
-			who.uid, who.pid, uds.ClientsMax))
-		s.refuse(connection, uds.ErrorBusy,
-			fmt.Sprintf("%d clients are connected already: close one", uds.ClientsMax))
-		return
+	if reason := s.add(newClient(s, connection, who, may)); reason != "" {
+		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused: %s", who.uid, who.pid, reason))
+		s.refuse(connection, uds.ErrorBusy, reason)
 	}
 }
 
-// refuse answers with one error and hangs up. The frame fits any socket buffer, so this waits for
-// nobody.
+// refuse answers with one error and hangs up. The frame fits any socket buffer, so this waits for nobody. What the client
+// writes then fails, and what it reads is the answer: package uds and the command line look there for the reason.
 func (s *Server) refuse(connection *net.UnixConn, errno uint16, text string) {
 	_ = connection.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 	_, _ = connection.Write(uds.AppendError(nil, errno, text))
 	connection.Close()
 }
 
-// add takes a client in and starts it. When all places are taken, the one that has idled longest
-// gives way if it was idle for as long as a request may take; so nobody can block the socket by
-// sitting on it.
-func (s *Server) add(c *client) bool {
+// privileged is who has all places (see uds.RootClients).
+func (s *Server) privileged(who *credentials) bool { return who.uid == 0 || who.uid == s.options.UID }
+
+// add takes a client in and starts it, or says why not. When all places are taken that there are for its kind, the one of
+// them that has idled longest gives way if it was idle for as long as a request may take; so nobody can block the socket
+// by sitting on it.
+func (s *Server) add(c *client) (refusal string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.closed {
-		return false
+		return "this daemon stops"
 	}
-	if len(s.clients) >= uds.ClientsMax {
-		var idlest *client
-		for other := range s.clients {
-			since := other.idleSince()
-			if !since.IsZero() && (idlest == nil || since.Before(idlest.idleSince())) {
-				idlest = other
-			}
+	places := uds.ClientsMax
+	if !s.privileged(&c.who) {
+		if places -= uds.RootClients; c.may < levelWrite {
+			places -= uds.OperatorClients
 		}
-		if idlest == nil || time.Since(idlest.idleSince()) < s.options.requestTimeout {
-			return false
+		if !s.makeRoom(uds.UserClientsMax, func(other *client) bool { return other.who.uid == c.who.uid }) {
+			return fmt.Sprintf("uid %d has %d connections already: close one", c.who.uid, uds.UserClientsMax)
 		}
-		idlest.connection.Close()
-		delete(s.clients, idlest)
+	}
+	if !s.makeRoom(places, func(*client) bool { return true }) {
+		return fmt.Sprintf("%d clients are connected already: close one", len(s.clients))
 	}
 	s.clients[c] = struct{}{}
 	s.group.Go(c.read) // under the lock: Close must not wait before they are counted
 	s.group.Go(c.write)
+	return ""
+}
+
+// makeRoom reports whether there are less than places clients of a kind, after one that idles was sent away if need be.
+func (s *Server) makeRoom(places int, kind func(*client) bool) bool {
+	count := 0
+	var idlest *client
+	var idle time.Time
+	for other := range s.clients {
+		if !kind(other) {
+			continue
+		}
+		count++
+		if since := other.idleSince(); !since.IsZero() && (idlest == nil || since.Before(idle)) {
+			idlest, idle = other, since
+		}
+	}
+	if count < places {
+		return true
+	}
+	if idlest == nil || count > places || time.Since(idle) < s.options.requestTimeout {
+		return false
+	}
+	idlest.connection.Close()
+	delete(s.clients, idlest)
 	return true
 }
 
@@ -381,6 +403,8 @@ func describe(code uds.Code, payload []byte) string {
 		return "connect"
 	case uds.CodeLeave:
 		return "leave"
+	case uds.CodeAcceptLoss:
+		return "accept-loss"
 	case uds.CodeForget:
 		return fmt.Sprintf("forget %x", payload[:min(len(payload), 8)])
 	case uds.CodeDrain:

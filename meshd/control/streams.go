@@ -47,6 +47,7 @@ type streams struct {
 type sink struct {
 	client *client
 	handle uint32
+	cell   uint64 // where to, 0 = wherever the workload runs
 	stream Handle
 }
 
@@ -193,7 +194,7 @@ func (c *client) openStream(payload []byte) bool {
 	if err != nil {
 		return c.malformed()
 	}
-	s := &sink{client: c, handle: open.Handle}
+	s := &sink{client: c, handle: open.Handle, cell: open.Cell}
 	need := levelWrite
 	if open.Kind == uds.StreamLogs || open.Kind == uds.StreamMetrics {
 		need = levelRead
@@ -233,8 +234,8 @@ func (s *sink) refuse(errno uint16, text string) {
 
 // streamRoom enters a stream into the client's table, or says why not.
 func (c *client) streamRoom(s *sink) string {
-	if c.streamCount() == 0 && c.server.streaming() >= uds.StreamingClientsMax {
-		return fmt.Sprintf("%d clients have streams open already: close one", uds.StreamingClientsMax)
+	if reason := c.server.streamsFull(c, s.cell); reason != "" {
+		return reason
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -260,17 +261,55 @@ func (c *client) streamCount() int {
 
 func (c *client) streamCountLocked() int { return len(c.streams.open) + len(c.files) }
 
-// streaming counts the clients that have streams open.
-func (s *Server) streaming() int {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	count := 0
-	for c := range s.clients {
-		if c.streamCount() > 0 {
-			count++
+// streamsTo counts the streams of a client, those of them to one cell, and what else makes it stay.
+func (c *client) streamsTo(cell uint64) (all, there, stays int) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, s := range c.streams.open {
+		if s.cell == cell {
+			there++
 		}
 	}
-	return count
+	return len(c.streams.open), there, c.streamCountLocked()
+}
+
+// streamsFull says why a client cannot have another stream to a cell, "" if it can.
+func (s *Server) streamsFull(c *client, cell uint64) string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	all, readers, same := 0, 0, 0 // clients
+	streams, there := 0, 0        // of readers
+	for other := range s.clients {
+		open, to, stays := other.streamsTo(cell)
+		if other.may < levelWrite {
+			streams, there = streams+open, there+to
+		}
+		if stays == 0 || other == c {
+			continue
+		}
+		all++
+		if other.may < levelWrite {
+			readers++
+		}
+		if other.who.uid == c.who.uid {
+			same++
+		}
+	}
+	switch {
+	case c.may < levelWrite && streams >= uds.StreamsReadersMax:
+		return fmt.Sprintf("%d streams of group %s are open already: close one", streams, uds.GroupRead)
+	case c.may < levelWrite && there >= uds.StreamsReadersCellMax:
+		return fmt.Sprintf("%d streams of group %s to this cell are open already: close one", there, uds.GroupRead)
+	case c.streamCount() > 0: // its place is counted
+	case all >= uds.StreamingClientsMax:
+		return fmt.Sprintf("%d clients have streams or channels open already: close one", all)
+	case s.privileged(&c.who):
+	case same >= uds.StreamingUserMax:
+		return fmt.Sprintf("uid %d has %d clients with streams open already: close one", c.who.uid, same)
+	case c.may < levelWrite && readers >= uds.StreamingReadersMax:
+		return fmt.Sprintf("%d clients of group %s have streams open already: close one", readers, uds.GroupRead)
+	}
+	return ""
 }
 
 // cancelStreams ends what the client has open, because it is gone.

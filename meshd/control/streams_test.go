@@ -33,8 +33,8 @@ func (l *loop) CloseWrite() { l.sink.Fin(); l.sink.Closed(0, "") }
 func (l *loop) Cancel()     { l.once.Do(func() { close(l.canceled) }) }
 func (l *loop) Resume()     {}
 
-// connected is a client of the given level, as if it had been accepted.
-func connected(t *testing.T, may level, stuck bool) (net.Conn, chan *loop) {
+// pairOf is a connection, both ends of it.
+func pairOf(t *testing.T) (ours net.Conn, theirs *net.UnixConn) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -48,6 +48,30 @@ func connected(t *testing.T, may level, stuck bool) (net.Conn, chan *loop) {
 		}
 		file.Close()
 	}
+	t.Cleanup(func() { ends[1].Close() })
+	return ends[1], ends[0].(*net.UnixConn)
+}
+
+// streamServer is a server that takes all streams, and does nothing with them.
+func streamServer(t *testing.T) *Server {
+	t.Helper()
+	s, err := Listen(Options{Path: t.TempDir() + "/s", UID: 1, ReadGroup: NoGroup, WriteGroup: NoGroup, Handle: echo,
+		OpenStream: func(_ uds.StreamOpen, _ uint32, sink Sink) Handle {
+			sink.Opened()
+			return &loop{sink: sink, canceled: make(chan struct{})}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// connected is a client of the given level, as if it had been accepted.
+func connected(t *testing.T, may level, stuck bool) (net.Conn, chan *loop) {
+	t.Helper()
+	ours, theirs := pairOf(t)
 	opened := make(chan *loop, 100)
 	s, err := Listen(Options{Path: t.TempDir() + "/s", ReadGroup: NoGroup, WriteGroup: NoGroup,
 		OpenStream: func(_ uds.StreamOpen, _ uint32, sink Sink) Handle {
@@ -61,9 +85,8 @@ func connected(t *testing.T, may level, stuck bool) (net.Conn, chan *loop) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	s.add(newClient(s, ends[0].(*net.UnixConn), credentials{uid: 12345}, may))
-	t.Cleanup(func() { ends[1].Close() })
-	return ends[1], opened
+	s.add(newClient(s, theirs, credentials{uid: 12345}, may))
+	return ours, opened
 }
 
 func say(t *testing.T, c net.Conn, code uds.Code, payload []byte) {

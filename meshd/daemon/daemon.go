@@ -14,6 +14,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +47,7 @@ type Options struct {
 	KeysMax   uint32
 	Join      []control.Target // seeds to join while the cell is in no cluster but its own
 	SupplyFD  int              // -1: not started by the launcher
+	Helpers   []string         // that the launcher starts
 	// PortMapping lets the daemon ask the host's router for an open port.
 	PortMapping bool
 	// NoPortSearch keeps the cell from finding ways through routers by many sockets.
@@ -214,9 +217,13 @@ func (d *Daemon) open() (err error) {
 		if d.supply, err = supply.NewReceiver(d.options.SupplyFD); err != nil {
 			return err
 		}
+		d.supply.Notices = d.programEnded
 	}
 	for _, note := range loaded.Notes {
 		d.log.printf("%s", note)
+	}
+	if loaded.Lost != "" {
+		d.log.printf("configuration may be lost: %s: see `colloid status`", loaded.Lost)
 	}
 	serve := control.DefaultOptions(d.options.Socket, d.handle)
 	serve.OpenStream = d.openStream
@@ -234,6 +241,10 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.cell = cell.New(config)
+	if len(loaded.Damaged) > 0 {
+		d.showTrouble(cell.AlarmDirectory, strings.Join(loaded.Damaged, "; "),
+			"nothing of the configuration is lost by that; look after the disk", true)
+	}
 	d.serveAttachments()
 	d.blobs = blobPulls{daemon: d, pulls: map[*blobPull]struct{}{}, silent: map[wire.CellID]clock.Instant{},
 		holders: d.cell.Holders}
@@ -264,9 +275,11 @@ func (d *Daemon) configuration(loaded storage.Loaded) (cell.Config, error) {
 		Self: loaded.Self, Incarnation: loaded.Incarnation, SecretHash: loaded.SecretHash,
 		Cluster: cell.Cluster{Key: seal.Key(loaded.Cluster.Key), Joined: loaded.Cluster.Joined},
 		Peers:   loaded.Peers, Snapshot: loaded.Snapshot, Writes: loaded.Writes,
+		Joining: loaded.Joining, Lost: loaded.Lost, Renewed: loaded.Renewed,
 		Addresses: addresses, Hostname: hostname, Software: d.options.Software, Labels: d.options.Labels,
 		KeysMax: d.options.KeysMax, Loopback: true, AES: hardwareAES, NoPortSearch: d.options.NoPortSearch,
-		Directory: d.options.Directory, Driver: d.reactor.Driver(),
+		RunnerExpected: slices.Contains(d.options.Helpers, "runnerd"),
+		Directory:      d.options.Directory, Driver: d.reactor.Driver(),
 		Random:  rand.New(rand.NewChaCha8(seed)),
 		Entropy: func(p []byte) { crand.Read(p) },
 		Network: network{d.reactor}, Storage: store{d.storage}, Runner: &d.helper, Logger: d.log,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"time"
 
 	"colloid.net/ipc/message"
 	"colloid.net/ipc/ring"
@@ -48,6 +49,13 @@ func (d *Daemon) serveSupply() {
 		}
 		d.connect(name, connection)
 	}
+}
+
+// programEnded carries what the launcher saw to the cell.
+func (d *Daemon) programEnded(n supply.Notice) {
+	notice := cell.ProgramNotice{Program: n.Program, Ends: n.Ends, Window: time.Duration(n.WindowSeconds) * time.Second,
+		Ago: time.Duration(n.AgoSeconds) * time.Second, Reason: n.Reason, Down: n.Down}
+	d.inbox.post(func() { d.cell.ProgramEnded(d.reactor.Now(), notice) })
 }
 
 func (d *Daemon) connect(name string, connection *net.UnixConn) {
@@ -188,6 +196,15 @@ func helloOf(hello *message.Hello) cell.HelperHello {
 	}
 	if hello.RunsWasm {
 		flags |= state.FlagWasm
+	}
+	if hello.Forbids&message.ForbidsOCI != 0 {
+		flags |= state.FlagForbidsOCI
+	}
+	if hello.Forbids&message.ForbidsWasm != 0 {
+		flags |= state.FlagForbidsWasm
+	}
+	if hello.Forbids&message.ForbidsProcess != 0 {
+		flags |= state.FlagForbidsProcess
 	}
 	var degradations []string
 	var alarms []cell.HelperAlarm

@@ -3,9 +3,9 @@ package daemon
 import "sync"
 
 // inbox holds closures for the reactor's goroutine, in order. Its length is bounded by its sources:
-// 32 clients of the command socket with one request each, at most forwardsMax invocations of other cells, the
+// 160 clients of the command socket with one request each, at most forwardsMax invocations of other cells, the
 // storage calls of the cell (at most 256 writes of people, plus its own facts), one event per helper connection, at
-// most invoke.RequestsMax requests of each worker, and for each of at most 24 times 64 streams of clients one of
+// most invoke.RequestsMax requests of each worker, and for each of at most 96 times 64 streams of clients one of
 // each kind: opening, written data, resumption, end.
 type inbox struct {
 	wake func()

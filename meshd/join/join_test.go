@@ -37,11 +37,11 @@ func doorKey(k seal.Key) *seal.Key { d := DoorKey(k); return &d }
 // answer lets a fresh seed answer and returns a copy of the reply.
 func answer(t testing.TB, request []byte, door Door, w Welcome) ([]byte, bool) {
 	t.Helper()
-	reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, request, door, func(h Hello) Welcome {
+	reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, request, door, func(h Hello) (Welcome, bool) {
 		if h != hello {
 			t.Fatalf("hello %+v arrived as %+v", hello, h)
 		}
-		return w
+		return w, true
 	})
 	if len(reply) > len(request) || ok != (reply != nil) {
 		t.Fatalf("reply of %d bytes to a request of %d, ok %t", len(reply), len(request), ok)
@@ -160,7 +160,7 @@ func TestD1_AnyFlippedBitOfTheHandshakeFails(t *testing.T) {
 			changed := bytes.Clone(request)
 			changed[bit/8] ^= 1 << (bit % 8)
 			reply, ok := NewSeed(chacha(9), Limits{}).Answer(1, source, changed, Door{Locked: false, Key: cluster},
-				func(Hello) Welcome { return accepted })
+				func(Hello) (Welcome, bool) { return accepted, true })
 			if !ok {
 				continue
 			}
@@ -194,7 +194,7 @@ func TestJoinerWorksOnABoundedNumberOfReplies(t *testing.T) {
 
 func TestD1_SeedIgnoresWhatIsNotARequest(t *testing.T) {
 	request := NewJoiner(chacha(1), hello, nil).Request()
-	never := func(Hello) Welcome { t.Fatal("welcome asked for"); return Welcome{} }
+	never := func(Hello) (Welcome, bool) { t.Fatal("welcome asked for"); return Welcome{}, false }
 	change := func(at int, b byte) []byte {
 		changed := bytes.Clone(request)
 		changed[at] = b
@@ -220,7 +220,7 @@ func TestD1_SeedIgnoresWhatIsNotARequest(t *testing.T) {
 	}
 	seed := NewSeed(chacha(9), Limits{})
 	if _, ok := seed.Answer(1, source, lowOrder, Door{Locked: false, Key: cluster},
-		func(Hello) Welcome { return accepted }); ok {
+		func(Hello) (Welcome, bool) { return accepted, true }); ok {
 		t.Error("answered a key of low order")
 	}
 	if _, ok := seed.Answer(1, source, request, Door{}, never); ok {
@@ -376,7 +376,7 @@ func FuzzHandshake(f *testing.F) {
 	f.Fuzz(func(t *testing.T, request, reply []byte) {
 		seed := NewSeed(chacha(9), Limits{})
 		if got, ok := seed.Answer(1, source, request, Door{Locked: true, Key: cluster},
-			func(Hello) Welcome { return accepted }); ok {
+			func(Hello) (Welcome, bool) { return accepted, true }); ok {
 			if len(got) > len(request) {
 				t.Fatalf("reply of %d bytes to %d", len(got), len(request))
 			}
@@ -398,7 +398,7 @@ func BenchmarkAnswer(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		now := clock.Instant(i) * 1e7
 		if _, ok := seed.Answer(now, loopback, joiner.Request(), Door{Locked: true, Key: cluster},
-			func(Hello) Welcome { return accepted }); !ok {
+			func(Hello) (Welcome, bool) { return accepted, true }); !ok {
 			b.Fatal("no answer")
 		}
 	}

@@ -33,9 +33,10 @@ func NewSeed(random io.Reader, limits Limits) *Seed {
 // Answer takes the payload of a JOIN and returns that of the JOIN_REPLY, valid until the next call and
 // never larger than the request; ok is false when the request deserves no answer. It calls welcome at
 // most once, for a hello that came by the demanded door. The source address is not proven at that
-// point and through an open door neither is the hello, so welcome must only look things up.
+// point and through an open door neither is the hello, so welcome must only look things up. It
+// returns false for a joiner that gets no answer now and may ask again.
 func (s *Seed) Answer(now clock.Instant, from netip.AddrPort, payload []byte, door Door,
-	welcome func(Hello) Welcome) (reply []byte, ok bool) {
+	welcome func(Hello) (Welcome, bool)) (reply []byte, ok bool) {
 	// Only full-size requests: the reply must not be larger, and the version may be another one.
 	if len(payload) != RequestSize || door.Key.IsZero() || !from.IsValid() {
 		return nil, false
@@ -69,8 +70,12 @@ func (s *Seed) Answer(now clock.Instant, from netip.AddrPort, payload []byte, do
 	if err != nil {
 		return nil, false
 	}
+	answer, ok := welcome(hello)
+	if !ok {
+		return nil, false
+	}
 	reply = s.head(payload, kindWelcome)
-	reply, _, _, err = state.WriteMessage(reply, appendWelcome(nil, welcome(hello)))
+	reply, _, _, err = state.WriteMessage(reply, appendWelcome(nil, answer))
 	if err != nil {
 		return nil, false // the joiner's ephemeral key is a point of low order
 	}

@@ -31,6 +31,7 @@ type Member struct {
 
 	Life              state.Life // as the store says; 0 until a status was heard
 	StatusIncarnation uint32
+	Sealing           uint32 // the latest incarnation it was heard to seal under, 0 before
 
 	RTT       time.Duration // round trip, EWMA with weight 0.25; 0 until the first PONG
 	Heard     clock.Instant // last verified datagram of any kind

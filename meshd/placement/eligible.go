@@ -16,6 +16,7 @@ const (
 	blockNothing blocker = iota
 	// Blockers that depend on the cell and the class of the workload only.
 	blockRuntime
+	blockForbidden // the host's policy is why it does not offer the runtime
 	blockArchitecture
 	blockConstraint
 	blockDegraded
@@ -137,6 +138,19 @@ func runtimeFlag(r workload.Runtime) uint32 {
 	return 0
 }
 
+// forbidFlag is the contact flag that says that a host's policy is against a runtime.
+func forbidFlag(r workload.Runtime) uint32 {
+	switch r {
+	case workload.RuntimeOCI:
+		return state.FlagForbidsOCI
+	case workload.RuntimeWasm:
+		return state.FlagForbidsWasm
+	case workload.RuntimeProcess:
+		return state.FlagForbidsProcess
+	}
+	return 0
+}
+
 func runtimeName(r workload.Runtime) string {
 	switch r {
 	case workload.RuntimeOCI:
@@ -153,6 +167,9 @@ func runtimeName(r workload.Runtime) string {
 // anchored replica away.
 func (c *class) refusal(cell *Cell) blocker {
 	if cell.Flags&runtimeFlag(c.runtime) == 0 {
+		if cell.Flags&forbidFlag(c.runtime) != 0 {
+			return blockForbidden
+		}
 		return blockRuntime
 	}
 	if c.architecture != "" && c.architecture != cell.Arch {

@@ -112,7 +112,9 @@ func (p *Planner) lackText(d *demand, n int32, b blocker) string {
 	cell, left := &p.nodes[n].cell, &p.rooms[n]
 	switch b {
 	case blockRuntime:
-		return fmt.Sprintf("runtime %s not offered: its host's policy allows none, or its runnerd runs none", runtimeName(d.class.runtime))
+		return fmt.Sprintf("runtime %s not offered: its runnerd runs none, or there is no runnerd", runtimeName(d.class.runtime))
+	case blockForbidden:
+		return fmt.Sprintf("runtime %s not offered: its host's policy forbids it", runtimeName(d.class.runtime))
 	case blockArchitecture:
 		return fmt.Sprintf("architecture %s wanted, the cell is %s", d.class.architecture, cell.Arch)
 	case blockConstraint:

@@ -16,7 +16,7 @@ func TestF72_ExplainVerdicts(t *testing.T) {
 	}
 	for want, change := range map[string]func(*Cell, *Workload, *workload.Spec){
 		"placed": func(*Cell, *Workload, *workload.Spec) {},
-		"runtime oci not offered: its host's policy allows none, or its runnerd runs none": func(c *Cell, _ *Workload, _ *workload.Spec) { c.Flags = 0 },
+		"runtime oci not offered: its runnerd runs none, or there is no runnerd": func(c *Cell, _ *Workload, _ *workload.Spec) { c.Flags = 0 },
 		"architecture arm64 wanted, the cell is amd64": func(_ *Cell, _ *Workload, s *workload.Spec) {
 			s.Architecture = "arm64"
 		},
@@ -55,7 +55,7 @@ func TestF72_ExplainVerdicts(t *testing.T) {
 			Runtime: workload.RuntimeProcess, Replicas: 1, Priority: 1, CPUMillicores: 100,
 			Ports: []workload.Port{{Host: 80}},
 		}}
-		if want == "runtime oci not offered: its host's policy allows none, or its runnerd runs none" {
+		if want == "runtime oci not offered: its runnerd runs none, or there is no runnerd" {
 			first.Spec = nil
 		}
 		p := NewPlanner(testKey0, testKey1)

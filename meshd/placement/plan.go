@@ -175,6 +175,7 @@ var tallyPhrases = [blockerCount]string{
 	blockDenied:       "%d refuse it",
 	blockNoNew:        "%d leaving or drained",
 	blockRuntime:      "%d without the runtime",
+	blockForbidden:    "%d whose policy forbids the runtime",
 	blockArchitecture: "%d of another architecture",
 	blockConstraint:   "%d outside the constraints",
 	blockDegraded:     "%d with a full store",
@@ -207,5 +208,5 @@ func (s *shortfall) reason() string {
 // tallyOrder lists the blockers as they are told: what an operator can change first.
 var tallyOrder = [...]blocker{
 	blockHolds, blockProcessor, blockMemory, blockDisk, blockInstances, blockPort, blockDenied, blockNoNew,
-	blockRuntime, blockArchitecture, blockConstraint, blockDegraded, blockNothing,
+	blockForbidden, blockRuntime, blockArchitecture, blockConstraint, blockDegraded, blockNothing,
 }

@@ -23,6 +23,9 @@ type image struct {
 	snapshot    []byte
 	writes      []logged
 	appended    uint64 // number of the last log entry
+	joining     []byte
+	lost        string // what the storage noticed to be damaged
+	renewed     bool   // it draws a new id at the next start, for the files of this one are damaged
 }
 
 // logged is an entry of the own-write log. A snapshot covers the entries whose writing was asked for
@@ -87,10 +90,16 @@ func (d *disk) restore(from *image) { d.image = *from.clone() }
 
 // load is what opening the directory gives a new process (F1: the incarnation is raised first).
 func (d *disk) load() cell.Config {
+	if d.renewed {
+		d.identify()
+	}
 	if !d.keepsIncarnation {
 		d.incarnation++
 	}
+	renewed := d.renewed
+	d.renewed = false
 	return cell.Config{
+		Joining: bytes.Clone(d.joining), Lost: d.lost, Renewed: renewed,
 		Self: d.self, Incarnation: d.incarnation, SecretHash: d.secretHash, Cluster: d.cluster,
 		Peers: slices.Clone(d.peers), Snapshot: bytes.Clone(d.snapshot), Writes: d.records(),
 	}
@@ -169,6 +178,20 @@ func (d *disk) SaveCluster(ticket uint64, cluster cell.Cluster) {
 func (d *disk) SaveIncarnation(ticket uint64, incarnation uint32) {
 	d.later(ticket, func() { d.incarnation = incarnation })
 }
+
+// SaveJoining implements cell.Storage.
+func (d *disk) SaveJoining(ticket uint64, data []byte) {
+	copied := bytes.Clone(data)
+	d.later(ticket, func() { d.joining = copied })
+}
+
+// SaveRecovered implements cell.Storage.
+func (d *disk) SaveRecovered(ticket uint64) {
+	d.later(ticket, func() { d.lost = "" })
+}
+
+// lose is damage to the snapshot and the log that the storage notices.
+func (d *disk) lose() { d.snapshot, d.writes, d.lost = nil, nil, "writes.log damaged" }
 
 // DiscardIdentity implements cell.Storage.
 func (d *disk) DiscardIdentity(ticket uint64) {

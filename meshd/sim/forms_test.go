@@ -284,7 +284,10 @@ func TestF73_F77_CellsThatReachFewPlanTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Node(5).Set("spread.arm", raw, uds.ExpectAny, nil)
-		until(t, w, 3*time.Minute, "equal state", func() bool { return settled(w) })
+		until(t, w, 3*time.Minute, "equal state", func() bool {
+			arrived, _ := value(w.Node(7), "spread.arm") // the writes were still on their way to the disk
+			return arrived == 1 && settled(w)
+		})
 		run(t, w, 5*time.Second)
 		for _, n := range w.Nodes() {
 			if n.cell.Plan().Len() != 2+3+4+2 {

@@ -20,14 +20,15 @@ type NetworkOptions struct {
 // network carries datagrams between nodes. Cuts are directional; a node can be cut from all. Addresses
 // are looked up here and nowhere else, so that translating networks can be put in between.
 type network struct {
-	world   *World
-	options NetworkOptions
-	cut     map[[2]int]int // from, to; how many faults cut the direction
-	group   []int          // partition number by node; empty = one network
-	free    [][]byte
-	foreign map[netip.AddrPort]*foreignTraffic // of addresses that are no machine of this world
-	tap     func(from, to *Node, datagram []byte)
-	drop    func(from, to *Node, datagram []byte) bool // for tests that break something
+	world      *World
+	options    NetworkOptions
+	cut        map[[2]int]int // from, to; how many faults cut the direction
+	group      []int          // partition number by node; empty = one network
+	free       [][]byte
+	foreign    map[netip.AddrPort]*foreignTraffic // of addresses that are no machine of this world
+	tap        func(from, to *Node, datagram []byte)
+	foreignTap func(to netip.AddrPort, datagram []byte)   // what goes to addresses that are no machine of this world
+	drop       func(from, to *Node, datagram []byte) bool // for tests that break something
 
 	epoch, weather, parted int           // numbers of faults: only the latest of a kind is undone at its end
 	stormy                 time.Duration // last moment of weather in which cells may take each other for dead
@@ -175,6 +176,9 @@ func (n *network) send(from *Node, source, to netip.AddrPort, datagram []byte) {
 	if target == nil {
 		if traffic := n.foreign[to]; traffic != nil {
 			traffic.out += len(datagram)
+		}
+		if n.foreignTap != nil {
+			n.foreignTap(to, datagram)
 		}
 		n.Lost++
 		return

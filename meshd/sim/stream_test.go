@@ -417,3 +417,31 @@ func relayedBytes(w *World) (bytes [4]uint64) {
 	}
 	return bytes
 }
+
+// A stream on which nothing moves, such as a shell, ends soon after the daemon of the other end was restarted, and says
+// so: the cell hears that the other seals under another incarnation.
+func TestF152_IdleStreamsHearOfRestarts(t *testing.T) {
+	w := streamWorld(t, 1, 3, NetworkOptions{DelayMin: time.Millisecond, DelayMax: 2 * time.Millisecond})
+	a, b := w.Node(0), w.Node(1)
+	took := listen(t, b, wire.StreamExec)
+	e := &talker{t: t, left: 100, hold: true}
+	a.Input(func(clock.Instant) {
+		var err error
+		if e.s, err = a.cell.Streams().Open(b.ID(), wire.StreamExec, []byte("spread.web"), nil, e); err != nil {
+			t.Fatal(err)
+		}
+		e.pump()
+	})
+	w.Until(time.Minute, func() bool { return len(*took) == 1 && (*took)[0].got == 100 })
+	w.Run(2 * time.Second)
+	b.Kill()
+	w.Run(200 * time.Millisecond)
+	b.Boot()
+	begin := w.Now()
+	if w.Until(15*time.Second, func() bool { return e.closed }); !e.closed || e.reason != stream.ReasonForgotten {
+		t.Fatalf("closed %v: %v", e.closed, e.reason)
+	}
+	if took := (w.Now() - begin).Seconds(); took > 1.5 {
+		t.Errorf("after %.1f s", took)
+	}
+}

@@ -112,6 +112,8 @@ type EndpointInstance struct {
 	// Pod is its own address in the network of its host's containers, which is not reached from elsewhere
 	// and may occur on other hosts too (F100); invalid = it has none.
 	Pod netip.Addr
+	// DataOn is the cell that had the replica before, and has what is in its volumes; 0 = this one, as far as known.
+	DataOn wire.CellID
 }
 
 // EndpointInstancesMax and EndpointPortsMax bound one endpoint value.
@@ -134,8 +136,9 @@ const (
 	tagInstance = 3
 	tagExit     = 4 // slot, digest and exit code of an instance that has exited
 	tagPod      = 5 // slot, digest and own address of an instance that has one
+	tagDataOn   = 7 // slot, digest and cell: where the data of an instance's volumes is, if elsewhere
 	tagWhy      = 6 // slot, digest and text: why an instance has ended
-	tagNotReady = 7 // the same: why an instance that runs is not ready
+	tagNotReady = 8 // slot, digest and text: why an instance that runs is not ready
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
@@ -183,33 +186,51 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 		listed++
 	}
 	dst = append(dst, exits...)
-	for _, instance := range e.Instances[:listed] {
-		if !instance.Pod.IsValid() || !answerable(instance.Pod) {
-			continue
-		}
+	return appendEndpointDetails(dst, start, e.Instances[:listed])
+}
+
+// appendEndpointDetails adds what not every instance has, the most important first, as far as the value that begins at
+// start has room.
+func appendEndpointDetails(dst []byte, start int, instances []EndpointInstance) []byte {
+	head := func(instance *EndpointInstance) []byte {
 		field := binary.BigEndian.AppendUint16(nil, instance.Slot)
-		field = binary.BigEndian.AppendUint64(field, instance.Digest)
-		raw := instance.Pod.As16()
-		if len(dst)-start+2+len(field)+len(raw) > wire.ValueMax {
-			break // the least important part
-		}
-		dst = appendTLV(dst, tagPod, append(field, raw[:]...))
+		return binary.BigEndian.AppendUint64(field, instance.Digest)
 	}
-	for _, tag := range []byte{tagWhy, tagNotReady} {
-		for _, instance := range e.Instances[:listed] {
-			if instance.Reason == "" || instance.reasonTag() != tag {
-				continue
+	var tail []byte // tags ascend, so the most important comes last
+	room := func(field []byte) bool { return len(dst)-start+2+len(field)+len(tail) <= wire.ValueMax }
+	for i := range instances {
+		if instance := &instances[i]; instance.DataOn.Valid() {
+			field := binary.BigEndian.AppendUint64(head(instance), uint64(instance.DataOn))
+			if !room(field) {
+				break
 			}
-			reason := binary.BigEndian.AppendUint16(nil, instance.Slot)
-			reason = binary.BigEndian.AppendUint64(reason, instance.Digest)
-			reason = append(reason, Printable(instance.Reason, EndpointReasonMax)...)
-			if len(dst)-start+2+len(reason) > wire.ValueMax {
-				return dst // the texts are the first thing to do without
-			}
-			dst = appendTLV(dst, tag, reason)
+			tail = appendTLV(tail, tagDataOn, field)
 		}
 	}
-	return dst
+	for i := range instances {
+		if instance := &instances[i]; instance.Pod.IsValid() && answerable(instance.Pod) {
+			raw := instance.Pod.As16()
+			field := append(head(instance), raw[:]...)
+			if !room(field) {
+				break
+			}
+			dst = appendTLV(dst, tagPod, field)
+		}
+	}
+	for i := range instances {
+		if instance := &instances[i]; instance.Reason != "" && instance.reasonTag() != 0 {
+			field := append(head(instance), Printable(instance.Reason, EndpointReasonMax)...)
+			if !room(field) {
+				break // the texts are the first thing to do without
+			}
+			if instance.reasonTag() == tagWhy {
+				dst = appendTLV(dst, tagWhy, field)
+			} else {
+				tail = appendTLV(tail, tagNotReady, field)
+			}
+		}
+	}
+	return append(dst, tail...)
 }
 
 // reasonTag is the tag under which the reason of an instance stands, 0 if one in its state has none. Cells of an
@@ -245,6 +266,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			return e.addExit(field)
 		case tagPod:
 			return e.addPod(field)
+		case tagDataOn:
+			return e.addDataOn(field)
 		case tagWhy, tagNotReady:
 			return e.addReason(tag, field)
 		}
@@ -277,6 +300,22 @@ func (e *CellEndpoint) addInstance(field []byte) error {
 	}
 	e.Instances = append(e.Instances, instance)
 	return nil
+}
+
+// addDataOn notes where the data of an instance is that was listed before.
+func (e *CellEndpoint) addDataOn(field []byte) error {
+	if len(field) != 18 {
+		return errTLV
+	}
+	slot, digest := binary.BigEndian.Uint16(field), binary.BigEndian.Uint64(field[2:])
+	cell := wire.CellID(binary.BigEndian.Uint64(field[10:]))
+	for i := range e.Instances {
+		if instance := &e.Instances[i]; cell.Valid() && instance.Slot == slot && instance.Digest == digest {
+			instance.DataOn = cell
+			return nil
+		}
+	}
+	return errTLV
 }
 
 // addReason notes why an instance that was listed before does not run or is not ready.

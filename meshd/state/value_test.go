@@ -28,8 +28,8 @@ func testContact() CellContact {
 var (
 	testCapacity = CellCapacity{4000, 8192, 100, 250, true, true}
 	testEndpoint = CellEndpoint{9, netip.MustParseAddr("192.0.2.1"),
-		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, "", []uint16{8080}, netip.Addr{}},
-			{2, 2, EndpointStarting, 0, 0, "", nil, netip.Addr{}}}}
+		[]EndpointInstance{{1, 2, EndpointReady, 3, 0, "", []uint16{8080}, netip.Addr{}, 0},
+			{2, 2, EndpointStarting, 0, 0, "", nil, netip.Addr{}, 0}}}
 	testExits = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{Slot: 0, Digest: 1, State: EndpointExited, ExitCode: -1},
 		{Slot: 1, Digest: 1, State: EndpointReady}, {Slot: 2, Digest: 1, State: EndpointExited, ExitCode: 7}}}
 	testReasons = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
@@ -39,6 +39,9 @@ var (
 		{Slot: 0, Digest: 1, State: EndpointStarting, Reason: "tcp 81: connection refused"},
 		{Slot: 1, Digest: 1, State: EndpointBackoff, Reason: "memory"},
 		{Slot: 2, Digest: 1, State: EndpointUnready, Reason: "http 80 / answers 503"}}}
+	testMoved = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
+		{Slot: 0, Digest: 1, State: EndpointReady, Pod: netip.MustParseAddr("10.1.2.3"), DataOn: 0xc3},
+		{Slot: 1, Digest: 1, State: EndpointBackoff, Reason: "killed", DataOn: 0xc4}}}
 	testDenial = CellDenial{9, 7, "no host paths"}
 )
 
@@ -61,6 +64,9 @@ func TestValuesGolden(t *testing.T) {
 			"01" + "01080000000000000009" + "0210" + "00000000000000000000ffffc0000201" +
 				"030f" + "0001" + "0000000000000002" + "02" + "0003" + "1f90" + "030d" + "0002" +
 				"0000000000000002" + "01" + "0000"},
+		{"endpoint without its data", AppendCellEndpoint(nil, CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
+			{Slot: 1, Digest: 2, State: EndpointReady, DataOn: 0xc3}}}), "01" + "01080000000000000009" +
+			"030d" + "0001" + "0000000000000002" + "02" + "0000" + "0712" + "0001" + "0000000000000002" + "00000000000000c3"},
 		{"denial", AppendCellDenial(nil, testDenial),
 			"01" + "01080000000000000009" + "02080000000000000007" + "030d" +
 				hex.EncodeToString([]byte("no host paths"))},
@@ -83,6 +89,9 @@ func TestValuesComeBack(t *testing.T) {
 	endpoint, err := ParseCellEndpoint(AppendCellEndpoint(nil, testEndpoint))
 	if err != nil || !reflect.DeepEqual(endpoint, testEndpoint) {
 		t.Errorf("endpoint %+v, %v", endpoint, err)
+	}
+	if moved, err := ParseCellEndpoint(AppendCellEndpoint(nil, testMoved)); err != nil || !reflect.DeepEqual(moved, testMoved) {
+		t.Errorf("endpoint %+v, %v", moved, err)
 	}
 	denial, err := ParseCellDenial(AppendCellDenial(nil, testDenial))
 	if err != nil || denial != testDenial {

@@ -94,6 +94,7 @@ func TestPeersAreBounded(t *testing.T) {
 	for i := range 100 {
 		peers = append(peers, peersNumbered(byte(i))[0])
 	}
+	d.SaveCluster(2, Cluster{Key: [32]byte{1}})
 	d.SavePeers(1, peers)
 	f.results.wait(t, 1)
 	d.Close()

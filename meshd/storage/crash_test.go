@@ -28,6 +28,7 @@ type history struct {
 	snapshots   []string
 	clusterDone byte // newest acknowledged
 	clusters    byte // newest issued
+	boots       int
 	peersDone   byte
 	peers       byte
 }
@@ -42,11 +43,26 @@ func (h *history) record(n int) []byte { return fmt.Appendf(nil, "<write %d>", n
 func (h *history) run(disk *memoryDisk, steps int) {
 	ended := make(chan error, 64)
 	options := Options{Window: -1, Completed: func(_ uint64, err error) { ended <- err }}
+	h.boots++
+	options.BootID = fmt.Sprint("boot ", h.boots)
 	d, loaded, err := openDisk(disk, "/state", "machine", options)
 	if err != nil {
+		if errors.Is(err, ErrDamaged) && !strings.Contains(err.Error(), errCrash.Error()) {
+			h.t.Errorf("a crash or an error is taken for damage: %v", err)
+		}
 		return
 	}
+	if loaded.Lost != "" || len(loaded.Damaged) > 0 || loaded.Renewed {
+		h.t.Errorf("a crash or an error is taken for damage: %q, %q", loaded.Lost, loaded.Damaged)
+	}
 	h.check(loaded)
+	if loaded.Cluster == (Cluster{}) { // as every cell does first
+		h.clusters++
+		d.SaveCluster(3, Cluster{Key: [32]byte{h.clusters, 31: h.clusters}, Joined: true})
+		if <-ended == nil {
+			h.clusterDone = h.clusters
+		}
+	}
 	h.self, h.incarnation = loaded.Self, loaded.Incarnation
 	for range steps {
 		h.step(d, ended)
@@ -250,9 +266,12 @@ func TestF157_NoSpaceIsRecognisable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.SaveCluster(1, Cluster{Key: [32]byte{1}})
 	d.AppendWrite(1, []byte("before"))
-	if err := <-ended; err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	}
 	disk.mutex.Lock()
 	disk.target, disk.last, disk.fault = disk.calls+1, 1<<30, unix.ENOSPC
@@ -333,6 +352,8 @@ func TestF157_LateEntriesOutliveARotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.SaveCluster(9, Cluster{Key: [32]byte{1}})
+	r.wait(t, 9)
 	disk.mutex.Lock() // holds the writer, so that the next two are taken in one round
 	d.AppendWrite(1, []byte("<1>"))
 	d.SaveSnapshot(2, []byte("<1>"))

@@ -20,12 +20,14 @@ const (
 	namePeers            = "peers"
 	nameSnapshot         = "state.snapshot"
 	nameSnapshotPrevious = "state.snapshot.previous"
-	nameSnapshotDamaged  = "state.snapshot.damaged"
 	nameLog              = "writes.log"
 	nameLogPrevious      = "writes.log.previous"
+	nameInventory        = "inventory"
+	nameJoining          = "joining"
 	nameBallast          = "ballast"
 	nameLock             = "lock"
 	suffixTemporary      = ".tmp"
+	suffixDamaged        = ".damaged"
 )
 
 // Limits.
@@ -51,6 +53,9 @@ type Options struct {
 	Completed func(ticket uint64, err error)
 	// MachineIDPath is /etc/machine-id by default.
 	MachineIDPath string
+	// BootID names the run of the kernel, which tells a killed process from a power cut; empty: unknown. It is
+	// that of the system by default.
+	BootID string
 	// Window is DefaultWindow if zero.
 	Window time.Duration
 	// Random is crypto/rand by default.
@@ -74,6 +79,15 @@ type Loaded struct {
 	Peers       []wire.Contact
 	Snapshot    []byte   // nil: none
 	Writes      [][]byte // own writes that the snapshot does not contain, oldest first
+	// Joining is what SaveJoining was given last, nil: nothing.
+	Joining []byte
+	// Renewed: the id is a new one because the files of the one before were missing or damaged. Nobody else has it.
+	Renewed bool
+	// Lost says which files are damaged or missing so that part of what was acknowledged may be gone; empty: none.
+	// It stays, also across starts, until SaveRecovered.
+	Lost string
+	// Damaged are sentences about damage that cost nothing that matters.
+	Damaged []string
 	// Notes are lines for the log about what was repaired or given up.
 	Notes []string
 }
@@ -128,6 +142,9 @@ func Open(path string, options Options) (*Directory, Loaded, error) {
 	if err != nil {
 		return nil, Loaded{}, err
 	}
+	if options.BootID == "" {
+		options.BootID = readBootID()
+	}
 	d, loaded, err := prepare(systemDisk{path}, path, machineID, options)
 	if err != nil {
 		lock.Close()
@@ -173,6 +190,7 @@ func prepare(disk disk, path, machineID string, options Options) (*Directory, Lo
 	}
 	l := loader{disk: disk, writer: &d.writer}
 	d.writer = newWriter(disk)
+	d.writer.bootID = options.BootID
 	if err := l.load(machineID, options.Random); err != nil {
 		d.writer.close()
 		return nil, Loaded{}, err

@@ -46,12 +46,15 @@ func (r *results) wait(t *testing.T, ticket uint64) error {
 
 type fixture struct {
 	path, machineID string
+	bootID          string
 	results         *results
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "machine-id"), newResults()}
+	f := &fixture{
+		path: filepath.Join(t.TempDir(), "state"), machineID: filepath.Join(t.TempDir(), "machine-id"), results: newResults(),
+	}
 	f.setMachine(t, "0123456789abcdef0123456789abcdef")
 	return f
 }
@@ -64,7 +67,7 @@ func (f *fixture) setMachine(t *testing.T, id string) {
 }
 
 func (f *fixture) try() (*Directory, Loaded, error) {
-	return Open(f.path, Options{MachineIDPath: f.machineID, Completed: f.results.completed})
+	return Open(f.path, Options{MachineIDPath: f.machineID, BootID: f.bootID, Completed: f.results.completed})
 }
 
 func (f *fixture) open(t *testing.T) (*Directory, Loaded) {
@@ -135,7 +138,7 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 			t.Errorf("%s: %v", entry.Name(), info.Mode())
 		}
 	}
-	want := []string{nameBallast, nameIdentity, nameCluster, nameIncarnation,
+	want := []string{nameBallast, nameIdentity, nameCluster, nameIncarnation, nameInventory,
 		nameLock, namePeers, nameSnapshot, nameLog}
 	if !slices.Equal(names, want) {
 		t.Errorf("files %v, want %v", names, want)
@@ -301,6 +304,7 @@ func TestF157_PreviousSnapshotAndLogsCoverForADamagedOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	do(func(n uint64) { d.SaveCluster(n, Cluster{Key: [32]byte{1}}) })
 	state := ""
 	for round := range 6 {
 		for i := range 3 {
@@ -333,7 +337,10 @@ func TestF157_PreviousSnapshotAndLogsCoverForADamagedOne(t *testing.T) {
 func TestF157_TornTailIsCutOff(t *testing.T) {
 	for _, tail := range []string{"x", "torn entry that is longer than a header", strings.Repeat("\x00", 5000)} {
 		f := newFixture(t)
+		f.bootID = "a boot"
 		d, _ := f.open(t)
+		f.bootID = "the boot after a power cut"
+		d.SaveCluster(9, Cluster{Key: [32]byte{1}})
 		d.AppendWrite(1, []byte("one"))
 		f.results.wait(t, 1)
 		d.Close()

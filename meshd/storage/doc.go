@@ -6,6 +6,9 @@
 //	peers                    the last known contacts, at most 64
 //	state.snapshot           the replicated state, and .previous, the one before
 //	writes.log               own writes since the snapshot, and .previous, those before it
+//	inventory                which of these there are, and up to which number entries are durable
+//	joining                  what a cell takes along into another cluster, until it is there
+//	*.damaged                what could not be read, kept for people
 //	ballast                  1 MiB that is given up when the disk is full, for the small files
 //	lock                     held by the running daemon, names its process
 //

@@ -27,6 +27,8 @@ const (
 	kindPeers       = 4
 	kindSnapshot    = 5
 	kindLog         = 6
+	kindJoining     = 7
+	kindInventory   = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

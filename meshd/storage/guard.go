@@ -25,7 +25,9 @@ import (
 const watchInterval = 2 * time.Second
 
 // guarded are the files that are compared.
-var guarded = [...]string{nameIdentity, nameIncarnation, nameCluster, namePeers, nameSnapshot, nameLog, nameLock}
+var guarded = [...]string{
+	nameIdentity, nameIncarnation, nameCluster, namePeers, nameInventory, nameJoining, nameSnapshot, nameLog, nameLock,
+}
 
 // stamp tells a file from what others put in its place or make of it. The zero stamp stands for no file.
 type stamp struct {
@@ -176,7 +178,7 @@ func (d *Directory) repair(names []string) error {
 			err = d.repairLock()
 		case nameSnapshot:
 			// What lies there is not what was saved: it must not become the previous snapshot.
-			err = w.disk.Rename(nameSnapshot, nameSnapshotDamaged)
+			err = w.disk.Rename(nameSnapshot, nameSnapshot+suffixDamaged)
 			if missing(err) {
 				err = nil
 			}
@@ -271,7 +273,7 @@ var ErrUnusable = errors.New("storage: unusable")
 func checkFiles(path string) error {
 	for _, name := range [...]string{
 		nameIdentity, nameIncarnation, nameCluster, namePeers, nameSnapshot, nameSnapshotPrevious, nameLog,
-		nameLogPrevious, nameBallast, nameLock,
+		nameLogPrevious, nameInventory, nameJoining, nameBallast, nameLock,
 	} {
 		for _, name := range [...]string{name, name + suffixTemporary} {
 			file := filepath.Join(path, name)

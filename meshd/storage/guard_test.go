@@ -133,6 +133,9 @@ func TestF157_FilesTakenFromARunningDaemonComeBack(t *testing.T) {
 	}
 	for how, attack := range attacks {
 		for i, name := range guarded {
+			if name == nameJoining {
+				continue // there is none here
+			}
 			if how != "deleted" && i < 3 {
 				continue // small files are all treated alike
 			}

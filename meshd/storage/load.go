@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // loader reads the directory and repairs what a crash has left.
@@ -14,6 +15,7 @@ type loader struct {
 	loaded   Loaded
 	covers   uint64 // of the loaded snapshot
 	sequence uint64 // the highest that was ever used
+	expected inventory
 }
 
 func (l *loader) note(format string, arguments ...any) {
@@ -24,10 +26,16 @@ func (l *loader) load(machineID string, random io.Reader) error {
 	if size, err := l.disk.Size(nameBallast); err == nil {
 		l.writer.ballast = min(size, BallastSize)
 	}
-	if err := l.identify(machineID, random); err != nil {
+	if err := l.loadInventory(); err != nil {
 		return err
 	}
 	if err := l.loadCluster(); err != nil {
+		return err
+	}
+	if err := l.identify(machineID, random); err != nil {
+		return err
+	}
+	if err := l.loadJoining(); err != nil {
 		return err
 	}
 	if err := l.loadPeers(); err != nil {
@@ -39,6 +47,10 @@ func (l *loader) load(machineID string, random io.Reader) error {
 	if err := l.loadLogs(); err != nil {
 		return err
 	}
+	if err := l.saveLost(); err != nil {
+		return err
+	}
+	l.writer.takeStock()
 	l.writer.ensureBallast()
 	return nil
 }
@@ -71,9 +83,12 @@ func (l *loader) identify(machineID string, random io.Reader) error {
 		return err
 	}
 	switch {
+	case !found && l.loaded.Cluster.Key != [32]byte{}:
+		l.harmless("%s is missing or damaged: this cell gets a new id", nameIdentity)
+		l.loaded.Renewed = true
 	case found && !known:
-		l.note("incarnation is missing or damaged: cell %v gets a new id", id.cell)
-		found = false
+		l.harmless("%s is missing or damaged: cell %v gets a new id", nameIncarnation, id.cell)
+		found, l.loaded.Renewed = false, true
 	case found && id.machineID != machineID:
 		l.note("state was copied from another machine: cell %v gets a new id", id.cell)
 		found = false
@@ -130,20 +145,55 @@ func (l *loader) readIdentity() (id identity, found bool, err error) {
 		id, err = parseIdentity(payload)
 	}
 	if errors.Is(err, ErrDamaged) {
-		l.note("%v: this cell gets a new id", err)
-		return identity{}, false, nil
+		l.note("%v", err)
+		return identity{}, false, nil // identify says what follows from it
 	}
 	return id, err == nil && payload != nil, err
 }
 
-// loadCluster fails on damage: a cell that forgot its cluster might found another one (F4).
+// loadCluster fails on damage: a cell that forgot its cluster might found another one (F4). The same goes for a
+// directory that holds what only a cell in a cluster has.
 func (l *loader) loadCluster() error {
+	const way = "restore it from a backup, or move the state directory away to start as a new cell"
 	payload, err := l.read(nameCluster, kindCluster, smallFileMax)
-	if err != nil || payload == nil {
-		return l.hint(err, "restore it from a backup, or move the state directory away to start as a new cell")
+	if err != nil {
+		return l.hint(err, way)
+	}
+	if payload == nil {
+		if present := l.evidence(); present != "" {
+			return fmt.Errorf("storage: %s: %w: it is missing, but there is %s: %s", nameCluster, ErrDamaged, present, way)
+		}
+		return nil
 	}
 	l.loaded.Cluster, err = parseCluster(payload)
 	l.writer.cluster = l.loaded.Cluster
+	return l.hint(err, way)
+}
+
+// evidence names a file that only a cell that has been in a cluster has, "" if there is none. The log is made
+// before, but nothing is written to it.
+func (l *loader) evidence() string {
+	for _, name := range [...]string{nameSnapshot, nameSnapshotPrevious, nameLogPrevious, nameLog, namePeers} {
+		size, err := l.disk.Size(name)
+		if err == nil && size > 0 && (name != nameLog || size > int64(len(logHeader))) {
+			return name
+		}
+	}
+	return ""
+}
+
+// loadJoining: without it the cell is in the cluster that the file of this name says, or was on its way.
+func (l *loader) loadJoining() error {
+	payload, err := l.read(nameJoining, kindJoining, SnapshotMax+envelopeSize)
+	if errors.Is(err, ErrDamaged) {
+		aside, asideErr := l.putAsideFile(nameJoining)
+		if asideErr != nil {
+			return asideErr
+		}
+		l.lost(fmt.Sprintf("%s is damaged and kept as %s: the configuration taken along by connect --merge", nameJoining, aside))
+		return l.saveLost()
+	}
+	l.loaded.Joining = payload
 	return err
 }
 
@@ -167,32 +217,68 @@ func (l *loader) loadPeers() error {
 	return err
 }
 
-// loadSnapshot takes the newest that is whole and makes it state.snapshot.
+// loadSnapshot takes the newest that is whole and makes it state.snapshot. Where only the newest is damaged the
+// one before and the logs hold every own write.
 func (l *loader) loadSnapshot() error {
 	found, err := l.trySnapshot(nameSnapshot)
-	if errors.Is(err, ErrDamaged) {
-		l.note("%v: it is put aside as %s, the one before is used", err, nameSnapshotDamaged)
-		if err := l.disk.Rename(nameSnapshot, nameSnapshotDamaged); err != nil {
-			return fmt.Errorf("storage: %s: %w", nameSnapshot, err)
-		}
-	} else if err != nil {
+	damaged := errors.Is(err, ErrDamaged)
+	if err != nil && !damaged {
 		return err
 	}
 	if found {
 		return nil
 	}
+	firstErr := err
 	found, err = l.trySnapshot(nameSnapshotPrevious)
-	if errors.Is(err, ErrDamaged) {
-		l.note("%v: the state has to come from other cells", err)
-		return nil
-	}
-	if err != nil || !found {
+	previousDamaged := errors.Is(err, ErrDamaged)
+	if err != nil && !previousDamaged {
 		return err
+	}
+	names := []string{}
+	if damaged {
+		names = append(names, nameSnapshot)
+	}
+	if previousDamaged {
+		names = append(names, nameSnapshotPrevious)
+	}
+	if !found {
+		if err := l.noSnapshot(names); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		aside, err := l.putAsideFile(name)
+		if err != nil {
+			return err
+		}
+		l.note("%s is damaged and kept as %s", name, aside)
+		if found {
+			l.harmless("%v: it is kept as %s, the one before is used", firstErr, aside)
+		}
+	}
+	if !found {
+		return nil
 	}
 	if err := l.disk.Rename(nameSnapshotPrevious, nameSnapshot); err != nil {
 		return fmt.Errorf("storage: %s: %w", nameSnapshot, err)
 	}
 	return l.disk.Sync()
+}
+
+// noSnapshot: no snapshot can be used. That is a loss unless there never was one.
+func (l *loader) noSnapshot(damaged []string) error {
+	switch {
+	case len(damaged) > 0:
+		l.lost(strings.Join(damaged, " and ") + " damaged, kept as *" + suffixDamaged)
+	case l.expected.snapshot:
+		l.lost(nameSnapshot + " missing")
+	}
+	return l.saveLost()
+}
+
+// putAsideFile renames a file.
+func (l *loader) putAsideFile(name string) (aside string, err error) {
+	return l.putAside(name, nil)
 }
 
 func (l *loader) trySnapshot(name string) (found bool, err error) {
@@ -212,14 +298,20 @@ func (l *loader) trySnapshot(name string) (found bool, err error) {
 
 // loadLogs collects the writes that the snapshot does not contain and opens the log for more.
 func (l *loader) loadLogs() error {
-	last, _, err := l.readLog(nameLogPrevious)
+	l.sequence = max(l.sequence, l.expected.sequence)
+	previous, err := l.readLog(nameLogPrevious, l.expected.previousLog)
 	if err != nil {
 		return err
 	}
-	l.writer.previousLogLast = last
-	l.writer.logLast, l.writer.logSize, err = l.readLog(nameLog)
+	l.writer.previousLogLast = previous.last
+	log, err := l.readLog(nameLog, l.expected.sequence)
 	if err != nil {
 		return err
+	}
+	l.loaded.Writes = append(previous.records, log.records...)
+	l.writer.logLast, l.writer.logSize, l.writer.logNamed = log.last, log.whole, log.present
+	if log.damaged != "" {
+		return l.renewLog(log)
 	}
 	// Rewritten from the part that is whole, it has no torn end that a new entry could follow, and
 	// no page that the kernel once failed to write and took for clean.
@@ -234,36 +326,79 @@ func (l *loader) loadLogs() error {
 	return l.writer.reuseLog()
 }
 
-// readLog returns the number of the last entry and the size of the readable part.
-func (l *loader) readLog(name string) (last uint64, size int64, err error) {
+// readLog reads one log and puts it aside if it is damaged. durable is the number up to which entries are known to
+// have been complete in it, or in a snapshot.
+func (l *loader) readLog(name string, durable uint64) (logContent, error) {
 	data, err := l.disk.Read(name, logReadMax)
-	if missing(err) {
-		return 0, 0, nil
-	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("storage: %s: %w", name, err)
-	}
-	_, rest, err := openEnvelope(data, name, kindLog)
-	if newer(err) {
-		return 0, 0, err
-	}
-	if err != nil {
-		l.note("%v: it is ignored", err)
-		return 0, 0, nil
-	}
-	for {
-		sequence, record, after, ok := nextEntry(rest)
-		if !ok || sequence <= last {
-			break
+	var content logContent
+	switch {
+	case missing(err):
+		// Before there was an inventory, the log was without a name for a moment; then the previous one has all.
+		if name == nameLog && l.expected.log || name == nameLogPrevious && l.expected.previousLog > l.covers {
+			l.lost(name + " missing")
 		}
-		if sequence > l.covers {
-			l.loaded.Writes = append(l.loaded.Writes, record)
+		return content, l.saveLost()
+	case errors.Is(err, ErrDamaged): // it is too long to be one
+		content.damaged = plain(err).Error()
+	case err != nil:
+		return content, fmt.Errorf("storage: %s: %w", name, err)
+	default:
+		if content, err = l.parseLog(data, name, durable); err != nil {
+			return content, err
 		}
-		last, rest = sequence, after
+		if content.damaged == "" && name == nameLog && max(content.last, l.covers, l.writer.previousLogLast) < durable {
+			content.damaged = fmt.Sprintf("entries up to %d were in it", durable)
+		}
 	}
-	if len(rest) > 0 {
-		l.note("%s: %d bytes at the end were never completely written and are cut off", name, len(rest))
+	if content.damaged != "" {
+		return content, l.setAside(name, &content)
 	}
-	l.sequence = max(l.sequence, last)
-	return last, int64(len(data) - len(rest)), nil
+	if content.torn > 0 {
+		l.note("%s: %d bytes at the end were never completely written and are cut off", name, content.torn)
+	}
+	l.sequence = max(l.sequence, content.last)
+	return content, nil
+}
+
+// setAside keeps a damaged log under another name.
+func (l *loader) setAside(name string, content *logContent) error {
+	l.sequence = max(l.sequence, content.last)
+	text := fmt.Sprintf("%s damaged (%s), kept as %s", name, content.damaged, name+suffixDamaged)
+	if name == nameLogPrevious && l.expected.log && l.expected.previousLog <= l.covers {
+		l.harmless("%s: the snapshot holds what was in it", text)
+	} else {
+		l.lost(text)
+	}
+	if err := l.saveLost(); err != nil {
+		return err
+	}
+	if _, err := l.putAside(name, content.data); err != nil {
+		return err
+	}
+	if name == nameLogPrevious { // what is whole of it is in the next snapshot
+		if err := l.disk.Remove(name); err != nil && !missing(err) {
+			return fmt.Errorf("storage: %s: %w", name, err)
+		}
+		content.last = 0
+		return l.disk.Sync()
+	}
+	return nil
+}
+
+// renewLog writes a log from the entries of a damaged one that are whole.
+func (l *loader) renewLog(content logContent) error {
+	data := append([]byte{}, logHeader...)
+	for _, entry := range content.entries {
+		data = append(data, entry...)
+	}
+	l.writer.logSize = 0
+	_, sizeErr := l.disk.Size(nameLog)
+	l.writer.logNamed = sizeErr == nil
+	err := l.writer.installLog(data)
+	if IsNoSpace(err) {
+		l.note("%v: own writes are refused until there is space", err)
+		l.writer.logLast = 0
+		return nil
+	}
+	return err
 }

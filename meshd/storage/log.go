@@ -83,6 +83,7 @@ func (w *writer) installLog(data []byte) error {
 		_ = w.disk.Remove(temporary) // it is overwritten next time if it stays
 		return fmt.Errorf("storage: %s: %w", nameLog, err)
 	}
+	w.logNamed = true
 	if w.log != nil {
 		w.abandonLog()
 	}
@@ -118,23 +119,29 @@ func (w *writer) openLog() (err error) {
 	return nil
 }
 
-// rotateLog makes the log the previous one and starts an empty one. If that fails, appending goes on
-// in whichever file has the name; numbers tell what the snapshot contains.
+// rotateLog makes a copy of the log the previous one and puts an empty one in its place, so that there is a
+// writes.log at every moment: that it is missing then proves that somebody took it. If that fails, appending
+// goes on in the old one; numbers tell what the snapshot contains.
 func (w *writer) rotateLog() {
-	w.written[nameLog] = struct{}{}
-	err := w.disk.Rename(nameLog, nameLogPrevious)
+	data, err := w.disk.Read(nameLog, logReadMax)
 	if missing(err) && w.log != nil { // somebody deleted it just now; it may hold more than the snapshot
 		_ = w.salvageLog()
 		return
 	}
-	if w.log != nil {
-		w.abandonLog()
-	}
-	if err != nil {
+	if err != nil || int64(len(data)) < w.logSize || w.logSize == 0 {
 		return
 	}
-	w.previousLogLast, w.logLast, w.logSize = w.logLast, 0, 0
-	_ = w.rebuildLog() // tried again by the next append
+	if w.install(nameLogPrevious, data[:w.logSize]) != nil {
+		return
+	}
+	w.previousLogLast = w.logLast
+	if w.installLog(logHeader) != nil && w.log != nil {
+		return
+	}
+	w.logLast = 0
+	if w.log == nil { // nobody knows which of the two has the name; the next append makes it the empty one
+		w.logSize = 0
+	}
 }
 
 // newer reports that a file is of a later version of the program.

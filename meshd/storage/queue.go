@@ -13,6 +13,8 @@ type queue struct {
 	peers       slot[[]byte]
 	snapshot    slot[snapshotJob]
 	discard     slot[struct{}]
+	joining     slot[[]byte]
+	recovered   slot[struct{}]
 }
 
 type appendJob struct {
@@ -116,4 +118,19 @@ func (d *Directory) SaveIncarnation(ticket uint64, incarnation uint32) {
 // DiscardIdentity makes the next Open draw a new cell id: another instance uses this one (F2).
 func (d *Directory) DiscardIdentity(ticket uint64) {
 	d.submit(ticket, func(q *queue) error { return full(q.discard.put(struct{}{}, ticket)) })
+}
+
+// SaveJoining keeps what a cell on its way into another cluster must not forget; empty data removes it.
+func (d *Directory) SaveJoining(ticket uint64, data []byte) {
+	if len(data) > SnapshotMax {
+		d.options.Completed(ticket, ErrTooLarge)
+		return
+	}
+	data = append([]byte{}, data...)
+	d.submit(ticket, func(q *queue) error { return full(q.joining.put(data, ticket)) })
+}
+
+// SaveRecovered notes that what Loaded.Lost said is over: the state came from others, or a person did without it.
+func (d *Directory) SaveRecovered(ticket uint64) {
+	d.submit(ticket, func(q *queue) error { return full(q.recovered.put(struct{}{}, ticket)) })
 }

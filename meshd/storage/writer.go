@@ -11,19 +11,24 @@ import (
 type writer struct {
 	disk        disk
 	incarnation uint32
+	bootID      string
 	ballast     int64 // bytes that the ballast still holds
 
-	log     diskFile // nil: it must be rebuilt before the next append
-	logSize int64    // up to here the log is on disk and whole
-	logLast uint64   // sequence of its last entry, 0 if none
+	log      diskFile // nil: it must be rebuilt before the next append
+	logSize  int64    // up to here the log is on disk and whole
+	logNamed bool     // there is a file with the name
+	logLast  uint64   // sequence of its last entry, 0 if none
 
 	// For the older generation: its log may go when no snapshot that is kept needs it.
 	previousLogLast uint64
 	snapshot        bool   // state.snapshot exists and is whole
 	snapshotCovers  uint64 // what it contains of the log
 
-	cluster Cluster // the last one that was stored or found, without a key if none
-	moved   bool    // what is older than the next snapshot belongs to another cluster
+	inventory inventory // as it is on disk
+
+	cluster Cluster  // the last one that was stored or found, without a key if none
+	unsaved *Cluster // one that could not be stored: nothing of it is stored before it is
+	moved   bool     // what is older than the next snapshot belongs to another cluster
 
 	small   map[string]smallFile // what the files that are replaced as a whole hold, by name
 	written map[string]struct{}  // names written in this round
@@ -85,7 +90,7 @@ func (d *Directory) onlyAppends() bool {
 	q := &d.queue
 	return !d.closed && len(q.appends) < appendsMax/2 && q.appendBytes < appendBytesMax/2 &&
 		len(q.incarnation.tickets)+len(q.cluster.tickets)+len(q.peers.tickets)+
-			len(q.snapshot.tickets)+len(q.discard.tickets) == 0
+			len(q.snapshot.tickets)+len(q.discard.tickets)+len(q.joining.tickets)+len(q.recovered.tickets) == 0
 }
 
 // perform writes one round. What dots depend on comes first, the longest comes last.
@@ -108,7 +113,13 @@ func (d *Directory) perform(q *queue) {
 	}
 	complete(q.incarnation.tickets, func() error { return w.raiseIncarnation(q.incarnation.value) })
 	complete(q.discard.tickets, w.removeIdentity)
+	if len(q.joining.value) > 0 {
+		complete(q.joining.tickets, func() error { return w.replace(nameJoining, kindJoining, q.joining.value) })
+	}
 	complete(q.cluster.tickets, func() error { return w.saveCluster(q.cluster.value) })
+	if w.unsaved != nil && unusable == nil {
+		unusable = d.located(w.saveCluster(*w.unsaved))
+	}
 	complete(q.peers.tickets, func() error { return w.replace(namePeers, kindPeers, q.peers.value) })
 	if len(q.appends) > 0 {
 		err := unusable
@@ -121,6 +132,10 @@ func (d *Directory) perform(q *queue) {
 		}
 	}
 	complete(q.snapshot.tickets, func() error { return w.saveSnapshot(q.snapshot.value) })
+	if len(q.joining.value) == 0 { // what it held may be in this very snapshot
+		complete(q.joining.tickets, func() error { return w.remove(nameJoining) })
+	}
+	complete(q.recovered.tickets, w.saveRecovered)
 	if unusable == nil {
 		w.ensureBallast()
 	}
@@ -128,8 +143,12 @@ func (d *Directory) perform(q *queue) {
 
 func (w *writer) saveCluster(c Cluster) error {
 	if err := w.replace(nameCluster, kindCluster, marshalCluster(c)); err != nil {
+		if w.cluster.Key == (Cluster{}.Key) {
+			w.unsaved = &c
+		}
 		return err
 	}
+	w.unsaved = nil
 	w.moved = w.moved || w.cluster.Key != c.Key && w.cluster.Key != Cluster{}.Key
 	w.cluster = c
 	return nil
@@ -190,11 +209,14 @@ func (w *writer) raiseIncarnation(incarnation uint32) error {
 	return nil
 }
 
-func (w *writer) removeIdentity() error {
-	delete(w.small, nameIdentity)
-	w.written[nameIdentity] = struct{}{}
-	if err := w.disk.Remove(nameIdentity); err != nil && !missing(err) {
-		return fmt.Errorf("storage: %s: %w", nameIdentity, err)
+func (w *writer) removeIdentity() error { return w.remove(nameIdentity) }
+
+// remove deletes a small file.
+func (w *writer) remove(name string) error {
+	delete(w.small, name)
+	w.written[name] = struct{}{}
+	if err := w.disk.Remove(name); err != nil && !missing(err) {
+		return fmt.Errorf("storage: %s: %w", name, err)
 	}
 	return w.disk.Sync()
 }
@@ -265,13 +287,14 @@ func (w *writer) saveSnapshot(job snapshotJob) error {
 	if err := w.disk.Sync(); err != nil {
 		return fmt.Errorf("storage: directory after %s: %w", nameSnapshot, err)
 	}
+	var err error
 	if w.moved && w.logLast <= job.covers && w.previousLogLast <= job.covers {
-		return w.forgetMoved()
-	}
-	if w.logLast > 0 && w.previousLogLast <= previousCovers {
+		err = w.forgetMoved()
+	} else if w.logLast > 0 && w.previousLogLast <= previousCovers {
 		w.rotateLog()
 	}
-	return nil
+	w.takeStock()
+	return err
 }
 
 // forgetMoved removes the older generation once the first snapshot in another cluster holds everything: who has left
@@ -279,6 +302,9 @@ func (w *writer) saveSnapshot(job snapshotJob) error {
 func (w *writer) forgetMoved() error {
 	if w.logLast > 0 {
 		w.rotateLog()
+	}
+	if w.logLast > 0 {
+		return nil // the log could not be emptied: the next snapshot tries again
 	}
 	for _, name := range []string{nameSnapshotPrevious, nameLogPrevious} {
 		if err := w.disk.Remove(name); err != nil && !missing(err) {
@@ -293,6 +319,7 @@ func (w *writer) close() error {
 	if w.log == nil {
 		return nil
 	}
+	w.takeStock()
 	err := w.log.Close()
 	w.log = nil
 	return err

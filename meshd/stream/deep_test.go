@@ -21,20 +21,25 @@ func TestF151_LatecomersShareDeepQueues(t *testing.T) {
 		delays []time.Duration
 		later  time.Duration
 		settle time.Duration // after the last began
+		times  float64       // one may have as much as another
 		most   time.Duration // of the queue, on average
 	}{
-		{100e3, []time.Duration{25 * ms, 25 * ms}, time.Second, 3 * time.Second, 160 * ms},
-		{400e3, []time.Duration{25 * ms}, 0, 3 * time.Second, 20 * ms},
-		{400e3, []time.Duration{25 * ms, 25 * ms}, time.Second, time.Second, 60 * ms},
-		{400e3, []time.Duration{25 * ms, 25 * ms}, 5 * time.Second, time.Second, 60 * ms},
-		{400e3, []time.Duration{25 * ms, 25 * ms, 25 * ms, 25 * ms}, time.Second, 3 * time.Second, 100 * ms},
-		{4e6, []time.Duration{25 * ms, 25 * ms}, time.Second, 4 * time.Second, 25 * ms},
-		{4e6, []time.Duration{25 * ms, 25 * ms, 25 * ms}, 2 * time.Second, 4 * time.Second, 25 * ms},
-		{4e6, []time.Duration{5 * ms, 25 * ms}, 2 * time.Second, 4 * time.Second, 25 * ms},
-		{4e6, []time.Duration{25 * ms, 5 * ms}, 2 * time.Second, 4 * time.Second, 25 * ms},
-		{20e6, []time.Duration{2 * ms, 2 * ms}, time.Second, time.Second, 15 * ms},
+		{100e3, []time.Duration{25 * ms, 25 * ms}, time.Second, 3 * time.Second, 1.5, 160 * ms},
+		{400e3, []time.Duration{25 * ms}, 0, 3 * time.Second, 1.5, 20 * ms},
+		{400e3, []time.Duration{25 * ms, 25 * ms}, time.Second, time.Second, 1.5, 60 * ms},
+		{400e3, []time.Duration{25 * ms, 25 * ms}, 5 * time.Second, time.Second, 1.5, 60 * ms},
+		{400e3, []time.Duration{25 * ms, 25 * ms, 25 * ms, 25 * ms}, time.Second, 3 * time.Second, 1.5, 100 * ms},
+		{4e6, []time.Duration{25 * ms, 25 * ms}, time.Second, 4 * time.Second, 2, 25 * ms},
+		{4e6, []time.Duration{25 * ms, 25 * ms, 25 * ms}, 2 * time.Second, 4 * time.Second, 2, 25 * ms},
+		{4e6, []time.Duration{25 * ms, 25 * ms, 25 * ms, 25 * ms}, time.Second, 4 * time.Second, 2, 25 * ms},
+		{4e6, []time.Duration{5 * ms, 25 * ms}, 2 * time.Second, 4 * time.Second, 2, 25 * ms},
+		{4e6, []time.Duration{25 * ms, 5 * ms}, 2 * time.Second, 4 * time.Second, 2, 25 * ms},
+		{20e6, []time.Duration{2 * ms, 2 * ms}, time.Second, time.Second, 1.5, 15 * ms},
 	} {
 		t.Run(fmt.Sprintf("%.1f MB per s %v later by %v", c.rate/1e6, c.delays, c.later), func(t *testing.T) {
+			if testing.Short() && c.rate > 1e6 {
+				t.Skip("needs many datagrams; the short ones show the same")
+			}
 			b := newBench(t, 3, link{})
 			neck := &link{rate: c.rate, queue: deep}
 			got := b.meet(t, neck, c.delays, c.later)
@@ -55,7 +60,7 @@ func TestF151_LatecomersShareDeepQueues(t *testing.T) {
 				low, high, sum = min(low, rate), max(high, rate), sum+rate
 			}
 			t.Logf("%.2f to %.2f of %.2f MB/s, %.2f times, queue %v", low/1e6, high/1e6, c.rate/1e6, high/low, queue)
-			if high > 2*low {
+			if high > c.times*low {
 				t.Errorf("one has %.1f times as much as another", high/low)
 			}
 			if sum < 0.82*c.rate { // headers and seals take 8 %

@@ -294,6 +294,17 @@ func (m *Mux) bury(t tombstone) {
 	m.graves = (m.graves + 1) % tombstonesMax
 }
 
+// Suspect asks the other end of all streams that were opened to a cell for a sign of life at once: the cell seems to have
+// been restarted. If it was, it knows nothing of them and says so.
+func (m *Mux) Suspect(now clock.Instant, peer wire.CellID) {
+	m.now, m.stale = now, true
+	for _, s := range m.list {
+		if s.peer == peer && s.pair == nil {
+			s.suspect(now)
+		}
+	}
+}
+
 // Shutdown resets all streams, because the cell stops or changes its cluster. The endpoints hear it at once.
 func (m *Mux) Shutdown(reason Reason) {
 	for len(m.list) > 0 {

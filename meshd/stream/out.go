@@ -260,7 +260,9 @@ func (s *Stream) receiveAck(now clock.Instant, ack *wire.StreamAck) {
 		s.mux.stats.Malformed++ // of what was never sent
 		return
 	}
-	o.unanswered = 0
+	if ack.Sequence+1 >= o.una {
+		o.unanswered = 0
+	}
 	if limit := ack.Sequence + min(ack.Credit, WindowMax); limit > o.limit {
 		o.limit = limit
 	}

@@ -22,7 +22,7 @@ const (
 	queueLow = 3 * time.Millisecond
 	// queueHigh is the queue from which on nothing is sent for the sake of a greater rate. Both are times and no parts
 	// of the round trip, so that streams with different ones mean the same.
-	queueHigh = 10 * time.Millisecond
+	queueHigh = 7 * time.Millisecond
 	// queueSeen in each of crowdedFew rounds shortens what is remembered of the rate, in crowdedMany it is worth a probe.
 	queueSeen   = 6 * time.Millisecond
 	crowdedFew  = 2

@@ -125,14 +125,17 @@ func (m *Mux) receiveClose(now clock.Instant, d *Datagram) {
 // resetReason is what a RST of the other end means. It is never an orderly end: nothing in it is authenticated from end
 // to end, and whoever passes a stream on could make a part pass for all.
 func (s *Stream) resetReason(end *wire.StreamClose) Reason {
-	switch reason := Reason(end.Reason); {
-	case reason == ReasonNone:
+	reason := Reason(end.Reason)
+	if reason == ReasonNone {
 		return ReasonFailed
-	case reason == ReasonNoRoute && s.state.established():
-		return ReasonForgotten
-	default:
-		return reason
 	}
+	if s.state.established() {
+		switch reason {
+		case ReasonNoRoute, ReasonRefused, ReasonBusy, ReasonKind: // answers to a STREAM_OPEN that is new to it
+			return ReasonForgotten
+		}
+	}
+	return reason
 }
 
 // receiveReset handles what a relay says under its own name: it does not know the stream, or does not take
@@ -176,7 +179,10 @@ func (m *Mux) receiveAck(now clock.Instant, d *Datagram) {
 		return
 	}
 	if s.state.established() && s.keys.seal != nil {
-		s.heardNow(now)
+		// One that knows less than what is known is late, or comes from another life of the other end.
+		if ack.Sequence+1 >= s.out.una {
+			s.heardNow(now)
+		}
 		s.receiveAck(now, &ack)
 	}
 }
@@ -189,9 +195,13 @@ func (s *Stream) accepted(now clock.Instant, ack *wire.StreamAck, key []byte) {
 		return
 	}
 	if s.state != Opening {
-		if s.state.established() && [publicSize]byte(key) == s.keys.other {
+		switch {
+		case !s.state.established():
+		case [publicSize]byte(key) == s.keys.other:
 			s.heardNow(now)
 			s.improved(now)
+		default: // another life of the other end has taken it: what it was before is lost
+			s.Reset(ReasonForgotten)
 		}
 		return
 	}

@@ -122,3 +122,45 @@ func TestF152_RestartsAreTold(t *testing.T) {
 		t.Fatalf("%v %v", e.closed, e.reason)
 	}
 }
+
+// The same after an outage in which the end that opened the stream began to ask: its STREAM_OPEN begins a stream in the
+// other's new life, with another key. That is no sign of life of the old one (it held `cp` for a minute).
+func TestF152_RestartsAreToldAlsoToWhoAsked(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		outage time.Duration
+		busy   bool
+	}{
+		{"writing, 100 ms", 100 * time.Millisecond, true}, {"writing, 300 ms", 300 * time.Millisecond, true},
+		{"writing, 500 ms", 500 * time.Millisecond, true}, {"writing, 900 ms", 900 * time.Millisecond, true},
+		{"writing, 2 s", 2 * time.Second, true}, {"idle", 100 * time.Millisecond, false}, {"idle, 3 s", 3 * time.Second, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := range uint64(4) {
+				b := newBench(t, seed, near)
+				var got []*end
+				b.add(0x10, discard(t, &got))
+				b.add(0x80, nil)
+				e := &end{write: 1}
+				if c.busy {
+					e.write = 1 << 40
+				}
+				b.open(0x80, 0x10, wire.StreamVolume, e)
+				b.run(time.Minute, func() bool { return len(got) == 1 && got[0].got >= min(e.write, 1<<19) })
+				b.run(time.Duration(b.random.Int64N(int64(100*time.Millisecond))), func() bool { return false })
+				p := b.cells[0x10]
+				down := true
+				b.drop = func(from, to wire.CellID, _ []byte) bool { return down }
+				b.run(c.outage, func() bool { return false })
+				down = false
+				p.mux = New(p.mux.options)
+				if !c.busy { // the cell hears at once that the other seals under another incarnation
+					b.cells[0x80].mux.Suspect(b.now, 0x10)
+				}
+				if !b.run(time.Second, func() bool { return e.closed }) || e.reason != ReasonForgotten {
+					t.Fatalf("seed %d: %v %v", seed, e.closed, e.reason)
+				}
+			}
+		})
+	}
+}

@@ -107,7 +107,7 @@ func open(root, own string, pid int, mkdir, rmdir func(string) error) (*Manager,
 	}
 	// It may be there and belong to somebody else.
 	probe := filepath.Join(m.parent, fmt.Sprintf("probe-%d", pid))
-	if err := m.ensure(probe); err != nil {
+	if err := m.ensureBelow(probe); err != nil {
 		return nil, fmt.Errorf("cgroup: create %s: %w", probe, err)
 	}
 	_ = m.rmdir(probe)
@@ -120,6 +120,36 @@ func (m *Manager) ensure(path string) error {
 		return err
 	}
 	return nil
+}
+
+// ensureBelow makes a group in a parent that another runnerd may be removing, which shares it and has no instances any
+// more (Close).
+func (m *Manager) ensureBelow(path string) (err error) {
+	for range removeTries {
+		if err = m.ensure(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		parent := filepath.Dir(path)
+		if err := m.ensure(parent); err != nil {
+			return err
+		}
+		if parent == m.parent {
+			for _, name := range m.controllers {
+				_ = write(filepath.Join(parent, "cgroup.subtree_control"), "+"+name) // its absence is an error of the limits
+			}
+		}
+	}
+	return err
+}
+
+// Close removes the groups that hold those of instances, where nobody has instances any more.
+func (m *Manager) Close() {
+	if m == nil {
+		return
+	}
+	for _, parent := range m.parents() {
+		_ = m.rmdir(parent) // refused while there is a group in it
+	}
 }
 
 // handDown enables what controllers there are for base/colloid/*. A group with processes cannot hand
@@ -221,7 +251,7 @@ func (m *Manager) Create(name string, limits Limits) (Group, error) {
 		controls = append(controls, l.controls(limits))
 	}
 	for n, path := range group {
-		if err := m.ensure(path); err != nil {
+		if err := m.ensureBelow(path); err != nil {
 			return nil, fmt.Errorf("cgroup: create %s: %w", path, err)
 		}
 		for _, control := range controls[n] {

@@ -177,3 +177,32 @@ func TestFindReadsMountsAndGroups(t *testing.T) {
 	}
 	_, _, _ = Mount()
 }
+
+// TestCloseRemovesWhatNobodyUses: the group above those of instances goes with the last runnerd, not before the last
+// instance, and another runnerd that shares it makes it again.
+func TestCloseRemovesWhatNobodyUses(t *testing.T) {
+	f := newFake(t, "/own", "cpu io memory pids")
+	m, other := f.open("/own"), f.open("/own")
+	parent := filepath.Join(f.root, "own", instancesName)
+	if _, err := m.Create("one", Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	if _, err := os.Stat(filepath.Join(parent, "one")); err != nil {
+		t.Fatalf("the group of an instance is gone: %v", err)
+	}
+	if err := m.Remove("one"); err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	if _, err := os.Stat(parent); !os.IsNotExist(err) {
+		t.Errorf("%s is left: %v", parent, err)
+	}
+	if _, err := other.Create("two", Limits{MemoryMiB: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if enabled := f.read("own/colloid/cgroup.subtree_control"); enabled == "" {
+		t.Error("the controllers are not handed down in the group that was made again")
+	}
+	(*Manager)(nil).Close()
+}

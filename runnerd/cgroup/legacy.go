@@ -91,7 +91,7 @@ func (m *Manager) canFreeze() bool {
 func (m *Manager) addLegacy(controller, path string, pid int) {
 	parent := filepath.Join(path, instancesName)
 	probe := filepath.Join(parent, fmt.Sprintf("probe-%d", pid))
-	if m.ensure(parent) != nil || m.ensure(probe) != nil {
+	if m.ensure(parent) != nil || m.ensureBelow(probe) != nil {
 		return
 	}
 	_ = m.rmdir(probe)

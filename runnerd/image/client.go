@@ -23,6 +23,7 @@ import (
 // Bounds and pauses.
 const (
 	pullsAtOnce   = 2 // F76
+	queuedText    = "waits for two other pulls"
 	jitterMax     = 2 * time.Second
 	idleDefault   = time.Minute
 	ModuleSizeMax = 256 << 20
@@ -46,12 +47,18 @@ type Progress struct {
 	Bytes, Total  int64
 	Layer, Layers int
 	Unpacking     bool   // all is here and becomes layers
+	Queued        bool   // others have their turn
+	Slow          bool   // with Queued: it was too slow to keep them waiting
 	From          string // "cell ..." while another cell gives it (F76)
 }
 
 // String is the progress as the reason of an instance that waits for it.
 func (p Progress) String() string {
 	switch {
+	case p.Queued && p.Slow:
+		return fmt.Sprintf("%s: it came at less than %d KiB/s", queuedText, slowRate>>10)
+	case p.Queued:
+		return queuedText
 	case p.Unpacking:
 		return fmt.Sprintf("unpacking layer %d of %d", p.Layer, p.Layers)
 	case p.Total > 0:
@@ -81,6 +88,7 @@ type Options struct {
 	Peers       Peers          // other cells of the cluster; nil = there are none
 	Share       func() Sharing // what other cells may have; nil = nothing
 	KeptMax     int64          // bytes of blobs kept for them; 0 = 4 GiB, or 5 % of a smaller disk
+	SlowAfter   time.Duration  // how long a pull may be slow while others wait; 0 = half a minute
 }
 
 // Host is what the policy says of one registry or server.
@@ -103,6 +111,7 @@ type Client struct {
 	reserved uint64               // bytes that pulls under way will still write
 	avoid    map[uint64]time.Time // cells that did not give what they said they had, until when
 	slots    chan struct{}
+	queued   int // pulls that wait for a slot
 	closed   bool
 }
 
@@ -119,6 +128,9 @@ func Open(options Options) (*Client, error) {
 	}
 	if options.JitterMax == 0 {
 		options.JitterMax = jitterMax
+	}
+	if options.SlowAfter == 0 {
+		options.SlowAfter = slowAfter
 	}
 	if options.Command == nil {
 		options.Command = []string{"/proc/self/exe"}
@@ -140,6 +152,7 @@ func Open(options Options) (*Client, error) {
 		blobs: map[Digest]*blobUse{}, slots: make(chan struct{}, pullsAtOnce), avoid: map[uint64]time.Time{},
 	}
 	c.removeOldBlobs()
+	c.removeUnfinishedModules()
 	c.trimKept(0)
 	return c, nil
 }
@@ -243,12 +256,12 @@ func (c *Client) Prune(ctx context.Context) ([]Image, error) {
 	return c.images(ctx, store.Request{Operation: store.OperationPrune}, nil, nil)
 }
 
-// Remove deletes one image or module.
-func (c *Client) Remove(ctx context.Context, digest [32]byte) error {
+// Remove deletes one image or module; with names those of an image, and the image with the last one.
+func (c *Client) Remove(ctx context.Context, digest [32]byte, names ...string) error {
 	if err := os.Remove(c.modulePath(digest)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err := c.request(ctx, store.Request{Operation: store.OperationRemove, Digest: digest}, nil, nil)
+	_, err := c.request(ctx, store.Request{Operation: store.OperationRemove, Digest: digest, Names: names}, nil, nil)
 	return err
 }
 

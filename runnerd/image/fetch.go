@@ -69,7 +69,10 @@ func (c *Client) fetch(ctx context.Context, job *registry.Job, g granter) (regis
 		return registry.Message{}, fmt.Errorf("cannot start a fetcher: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
-	w := &watcher{process: command.Process}
+	w := &watcher{process: command.Process, pace: pace{after: c.options.SlowAfter, mark: time.Now()}}
+	if job.Kind != registry.JobResolve { // somebody waits for the answer, and it takes no place
+		w.pace.awaited = c.awaited
+	}
 	quit := make(chan struct{})
 	go w.watch(quit)
 	var last registry.Message
@@ -192,11 +195,13 @@ func (c *Client) converse(ctx context.Context, conn *packet.Conn, g granter, w *
 	}
 }
 
-// watcher ends a fetcher that writes more into its files than it asked for: it counts as taken over.
+// watcher ends a fetcher that writes more into its files than it asked for: it counts as taken over. It also ends one
+// that is slow while others wait.
 type watcher struct {
 	process *os.Process
 	mutex   sync.Mutex
 	files   []watchedFile
+	pace    pace
 	err     error
 }
 
@@ -217,6 +222,9 @@ func (w *watcher) add(file *os.File, size int64) error {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.files = append(w.files, watchedFile{os.NewFile(uintptr(fd), file.Name()), size})
+	if info, err := file.Stat(); err == nil {
+		w.pace.bytes += info.Size() // what is there was not brought now
+	}
 	if len(w.files) > grantsMax {
 		return fmt.Errorf("the fetcher asks for more than %d blobs", grantsMax)
 	}
@@ -245,11 +253,21 @@ func (w *watcher) watch(quit chan struct{}) {
 func (w *watcher) look() {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
+	bytes := int64(0)
 	for _, f := range w.files {
-		if info, err := f.file.Stat(); err == nil && info.Size() > f.size && w.err == nil {
+		info, err := f.file.Stat()
+		if err != nil {
+			continue
+		}
+		bytes += info.Size()
+		if info.Size() > f.size && w.err == nil {
 			w.err = &Refusal{fmt.Sprintf("the fetcher wrote %d bytes for a blob of %d", info.Size(), f.size)}
 			_ = w.process.Kill()
 		}
+	}
+	if w.pace.slow(time.Now(), bytes) && w.err == nil {
+		w.err = errSlow
+		_ = w.process.Kill()
 	}
 }
 

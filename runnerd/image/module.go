@@ -28,7 +28,7 @@ const moduleMagic = "\x00asm"
 // (http where the policy lists the host), oci, or from a file of this host, file:///PATH. Whether the
 // policy allows the reference is the caller's question. The digest is always that of the module itself, also
 // for oci, where the reference leads to it (F84). The file behind the descriptor never changes.
-func (c *Client) Module(ctx context.Context, reference string, digest [32]byte) (*os.File, error) {
+func (c *Client) Module(ctx context.Context, reference string, digest [32]byte, progress func(Progress)) (*os.File, error) {
 	if digest == ([32]byte{}) {
 		return nil, &Refusal{fmt.Sprintf("module %s has no digest: set sha256 in the workload", reference)}
 	}
@@ -40,11 +40,11 @@ func (c *Client) Module(ctx context.Context, reference string, digest [32]byte) 
 	if local {
 		pause = nil
 	}
-	err := c.share(ctx, digest, nil, pause, func(ctx context.Context, _ *pull) error {
+	err := c.share(ctx, digest, progress, pause, func(ctx context.Context, p *pull) error {
 		if local {
 			return c.copyModule(path, digest)
 		}
-		return c.fetchModule(ctx, reference, digest)
+		return c.fetchModule(ctx, reference, digest, p.report)
 	})
 	if err != nil {
 		return nil, err
@@ -58,6 +58,20 @@ func (c *Client) modulePath(digest Digest) string {
 
 func (c *Client) openModule(digest Digest) (*os.File, error) {
 	return os.OpenFile(c.modulePath(digest), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+}
+
+// unfinishedPrefix begins the names of modules that are being fetched.
+const unfinishedPrefix = "fetch-"
+
+// removeUnfinishedModules removes what a process left that was killed.
+func (c *Client) removeUnfinishedModules() {
+	directory := filepath.Join(c.options.Directory, modulesName)
+	entries, _ := os.ReadDir(directory)
+	for _, entry := range entries {
+		if _, err := manifest.ParseHex(strings.TrimPrefix(entry.Name(), "sha256-")); err != nil {
+			_ = os.Remove(filepath.Join(directory, entry.Name()))
+		}
+	}
 }
 
 // modules lists the modules that are here, as images without a name.
@@ -91,13 +105,14 @@ func (c *Client) copyModule(path string, digest Digest) error {
 
 // keepModule stores the content of a file under its digest, or under wanted if that is not zero.
 func (c *Client) keepModule(file *os.File, wanted Digest) (Digest, error) {
-	if info, err := file.Stat(); err != nil {
+	info, err := file.Stat()
+	if err != nil {
 		return wanted, err
 	} else if !info.Mode().IsRegular() || info.Size() > ModuleSizeMax {
 		return wanted, &Refusal{fmt.Sprintf("it is no regular file of at most %d bytes (mode %v, %d bytes)", ModuleSizeMax,
 			info.Mode(), info.Size())}
 	}
-	if err := store.CheckRoom(c.options.Directory, c.floor, ModuleSizeMax); err != nil {
+	if err := store.CheckRoom(c.options.Directory, c.floor, uint64(info.Size())); err != nil {
 		return wanted, err
 	}
 	stage, err := os.CreateTemp(filepath.Join(c.options.Directory, modulesName), "new-")
@@ -135,18 +150,23 @@ func (c *Client) adoptModule(stage *os.File, digest Digest) error {
 
 // fetchModule downloads a module into a file that the fetcher may write, then keeps a copy that it may
 // not.
-func (c *Client) fetchModule(ctx context.Context, reference string, digest Digest) error {
-	stage, err := os.CreateTemp(filepath.Join(c.options.Directory, modulesName), "fetch-")
+func (c *Client) fetchModule(ctx context.Context, reference string, digest Digest, report func(Progress)) (err error) {
+	path := filepath.Join(c.options.Directory, modulesName, unfinishedPrefix+digest.Hex())
+	stage, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(stage.Name())
 	defer stage.Close()
-	if err := store.CheckRoom(c.options.Directory, c.floor, 2*ModuleSizeMax); err != nil {
+	defer func() {
+		if !errors.Is(err, errSlow) { // its next turn goes on with it
+			_ = os.Remove(path)
+		}
+	}()
+	if err = store.CheckRoom(c.options.Directory, c.floor, 2*ModuleSizeMax); err != nil {
 		return err
 	}
 	_, err = c.fetch(ctx, &registry.Job{Kind: registry.JobModule, Reference: reference, Digest: digest,
-		SizeMax: ModuleSizeMax}, &moduleBlob{stage: stage})
+		SizeMax: ModuleSizeMax}, &moduleBlob{stage: stage, report: report})
 	if err != nil {
 		return err
 	}
@@ -160,22 +180,27 @@ func (c *Client) fetchModule(ctx context.Context, reference string, digest Diges
 // moduleBlob grants the one file of a module.
 type moduleBlob struct {
 	noPeers
-	stage *os.File
+	stage  *os.File
+	report func(Progress)
 }
 
 func (m *moduleBlob) blob(_ context.Context, _ Digest, size int64) (*os.File, int64, error) {
 	if size < 0 || size > ModuleSizeMax {
 		return nil, 0, errBlobSize
 	}
+	info, err := m.stage.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
 	fd, err := unix.FcntlInt(m.stage.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, err
 	}
-	return os.NewFile(uintptr(fd), m.stage.Name()), 0, nil
+	return os.NewFile(uintptr(fd), m.stage.Name()), info.Size(), nil
 }
 
 func (m *moduleBlob) layers(context.Context, []registry.Layer) ([]bool, error) {
 	return nil, errors.New("a module has no layers")
 }
 
-func (m *moduleBlob) progress(Progress) {}
+func (m *moduleBlob) progress(p Progress) { m.report(p) }

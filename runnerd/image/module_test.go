@@ -29,17 +29,17 @@ func TestF84_ModulesFromRegistries(t *testing.T) {
 		"oci://" + r.Host + "/gone:1":  "has no",
 		"oci://../../x":                "no reference",
 	} {
-		if _, err := c.Module(testContext(t), reference, sha(module)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Module(testContext(t), reference, sha(module), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", reference, err, want)
 		}
 	}
-	if _, err := c.Module(testContext(t), "oci://"+r.Host+"/f:1", sha("another")); err == nil || !strings.Contains(err.Error(), "a module with the digest") {
+	if _, err := c.Module(testContext(t), "oci://"+r.Host+"/f:1", sha("another"), nil); err == nil || !strings.Contains(err.Error(), "a module with the digest") {
 		t.Errorf("another module: %v", err)
 	}
 	if left := c.remains(t); len(left) > 0 {
 		t.Errorf("left %q", left)
 	}
-	file, err := c.Module(testContext(t), "oci://"+r.Host+"/f:1", sha(module))
+	file, err := c.Module(testContext(t), "oci://"+r.Host+"/f:1", sha(module), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,10 +94,16 @@ func (c *Client) Pull(ctx context.Context, reference string, digest Digest, prog
 	return image, err
 }
 
+// IsModule reports whether a file begins as a WebAssembly module does.
+func IsModule(file *os.File) bool {
+	var magic [len(moduleMagic)]byte
+	_, err := file.ReadAt(magic[:], 0)
+	return err == nil && string(magic[:]) == moduleMagic
+}
+
 // Load imports the images of an archive, or a Wasm module, from an open file.
 func (c *Client) Load(ctx context.Context, file *os.File, progress func(Progress)) ([]Image, error) {
-	var magic [len(moduleMagic)]byte
-	if _, err := file.ReadAt(magic[:], 0); err == nil && string(magic[:]) == moduleMagic {
+	if IsModule(file) {
 		digest, err := c.keepModule(file, Digest{})
 		if err != nil {
 			return nil, err

@@ -356,24 +356,25 @@ func TestF84_Modules(t *testing.T) {
 	c := newClient(t, func(o *Options) { o.Hosts = hosts(r) })
 	address := "https://" + r.Host + "/f.wasm"
 	served = "\x00asm something else"
-	if _, err := c.Module(testContext(t), address, digest); err == nil || !strings.Contains(err.Error(), "with the digest") {
+	if _, err := c.Module(testContext(t), address, digest, nil); err == nil || !strings.Contains(err.Error(), "with the digest") {
 		t.Errorf("another module: %v", err)
 	}
-	if _, err := c.Module(testContext(t), "https://"+r.Host+"/gone.wasm", digest); err == nil || !strings.Contains(err.Error(), "has no") {
+	if _, err := c.Module(testContext(t), "https://"+r.Host+"/gone.wasm", digest, nil); err == nil || !strings.Contains(err.Error(), "has no") ||
+		!strings.Contains(err.Error(), "check the address") {
 		t.Errorf("no module: %v", err)
 	}
-	if _, err := c.Module(testContext(t), address, [32]byte{}); err == nil || !strings.Contains(err.Error(), "set sha256") {
+	if _, err := c.Module(testContext(t), address, [32]byte{}, nil); err == nil || !strings.Contains(err.Error(), "set sha256") {
 		t.Errorf("no digest: %v", err)
 	}
 	served = "no module"
-	if _, err := c.Module(testContext(t), address, sha(served)); err == nil || !strings.Contains(err.Error(), "no WebAssembly module") {
+	if _, err := c.Module(testContext(t), address, sha(served), nil); err == nil || !strings.Contains(err.Error(), "no WebAssembly module") {
 		t.Errorf("no wasm: %v", err)
 	}
 	if left := c.remains(t); len(left) > 0 {
 		t.Errorf("left %q", left)
 	}
 	served = module
-	file, err := c.Module(testContext(t), address, digest)
+	file, err := c.Module(testContext(t), address, digest, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +383,7 @@ func TestF84_Modules(t *testing.T) {
 		t.Error("the descriptor can be written to")
 	}
 	before := len(r.Requests())
-	if again, err := c.Module(testContext(t), address, digest); err != nil || len(r.Requests()) != before {
+	if again, err := c.Module(testContext(t), address, digest, nil); err != nil || len(r.Requests()) != before {
 		t.Errorf("it was fetched again: %v", err)
 	} else {
 		again.Close()
@@ -393,10 +394,10 @@ func TestF84_ModulesFromFiles(t *testing.T) {
 	c := newClient(t, nil)
 	path := filepath.Join(t.TempDir(), "m.wasm")
 	os.WriteFile(path, []byte(module), 0o600)
-	if _, err := c.Module(testContext(t), "file://"+path, sha("another")); err == nil || !strings.Contains(err.Error(), "it has the digest") {
+	if _, err := c.Module(testContext(t), "file://"+path, sha("another"), nil); err == nil || !strings.Contains(err.Error(), "it has the digest") {
 		t.Errorf("%v", err)
 	}
-	file, err := c.Module(testContext(t), "file://"+path, sha(module))
+	file, err := c.Module(testContext(t), "file://"+path, sha(module), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,13 +418,13 @@ func TestF84_ModulesFromFiles(t *testing.T) {
 	if err != nil || len(loaded) != 1 || loaded[0].Digest != sha(module+"more") {
 		t.Fatalf("%+v, %v", loaded, err)
 	}
-	if again, err := c.Module(context.Background(), "https://nowhere.invalid/x", sha(module+"more")); err != nil {
+	if again, err := c.Module(context.Background(), "https://nowhere.invalid/x", sha(module+"more"), nil); err != nil {
 		t.Error(err)
 	} else {
 		again.Close()
 	}
 	for _, bad := range []string{"file:///dev/zero", "file:///nowhere", "file://" + filepath.Dir(path)} {
-		if _, err := c.Module(testContext(t), bad, sha("x")); err == nil {
+		if _, err := c.Module(testContext(t), bad, sha("x"), nil); err == nil {
 			t.Errorf("%s was taken", bad)
 		}
 	}

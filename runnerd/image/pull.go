@@ -117,13 +117,7 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 	go func() {
 		defer cancel()
 		_ = pause(ctx) // an error is that ctx is over
-		select {
-		case c.slots <- struct{}{}:
-			p.err = work(ctx, p)
-			<-c.slots
-		case <-ctx.Done():
-			p.err = ctx.Err()
-		}
+		p.err = c.turns(ctx, p, work)
 		c.mutex.Lock()
 		delete(c.pulls, digest)
 		c.mutex.Unlock()

@@ -36,6 +36,9 @@ type pool struct {
 	leases     map[string]lease
 }
 
+// ErrFull means that every address is in use.
+var ErrFull = errors.New("are in use")
+
 // fileName is the pool's file in the state directory.
 const fileName = "podnet"
 
@@ -199,8 +202,8 @@ func (p *pool) take(name, owner string, ports []workload.Port) (lease, error) {
 func (p *pool) free() (int, error) {
 	room := p.capacity()
 	if len(p.leases) >= room {
-		return 0, fmt.Errorf("all %d addresses of %s and %s are in use: give containers a larger range with pod_network",
-			room, p.ipv4, p.ipv6)
+		return 0, fmt.Errorf("all %d addresses of %s and %s %w: give containers a larger range with pod_network",
+			room, p.ipv4, p.ipv6, ErrFull)
 	}
 	used := make(map[int]bool, len(p.leases))
 	for _, l := range p.leases {

@@ -91,10 +91,18 @@ func (c *Containers) Bind(name string) (Bind, bool) {
 	return c.Binds[i], true
 }
 
+// CheckContainers reports whether containers may run at all, and with them whether images belong here.
+func (p *Policy) CheckContainers() error {
+	if p.Containers.Denied {
+		return errors.New("the host's policy allows no containers (containers none)")
+	}
+	return nil
+}
+
 // checkContainer compares the specification of a container with the policy.
 func (p *Policy) checkContainer(spec *workload.Spec) (Permit, error) {
-	if p.Containers.Denied {
-		return Permit{}, errors.New("the host's policy allows no containers (containers none)")
+	if err := p.CheckContainers(); err != nil {
+		return Permit{}, err
 	}
 	for _, port := range spec.Ports {
 		if port.Host != 0 && port.Host < p.PortMin {

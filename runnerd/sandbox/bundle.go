@@ -139,9 +139,7 @@ func bundleMounts(c *Config) []bundleMount {
 		{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
 		{"/dev/shm", "tmpfs", "shm", with("mode=1777", "size=64m")},
 		{"/dev/mqueue", "mqueue", "mqueue", data},
-	}
-	if c.NetworkNamespace == "" {
-		list = append(list, bundleMount{"/sys", "sysfs", "sysfs", with("ro")})
+		{"/sys", "tmpfs", "tmpfs", with("ro", "mode=755", "size=4k")},
 	}
 	for _, m := range c.Mounts {
 		if m.Tmpfs {

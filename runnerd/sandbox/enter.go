@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// masked are the parts of /proc and /sys that tell about the host or reach into it, readOnly those that
+// masked are the parts of /proc and of a /sys that an external runtime makes that tell about the host or reach into it, readOnly those that
 // configure it; both as the OCI runtime specification lists them, and those that were added since.
 var (
 	masked = []string{
@@ -145,29 +145,31 @@ func writeAt(directory *os.File, name, value string) {
 	unix.Close(fd)
 }
 
-// mountSys gives a read-only /sys where the kernel allows it: it belongs to a network namespace, and
-// only that of the instance itself may be shown. Elsewhere /sys is an empty read-only directory.
+// mountSys gives a read-only /sys with nothing in it but the control group of the instance, where runtimes look for their
+// limits. A sysfs belongs to a network namespace, and the kernel shows it only to who owns that: in most sandboxes runnerd
+// has made it. So that all are alike, none has one.
 func (e *entry) mountSys() error {
-	sys, err := newMount("sysfs", attributesData|unix.MOUNT_ATTR_RDONLY)
+	sys, err := newMount("tmpfs", attributesData, "mode=0755", "size=4k", "nr_inodes=4")
 	if err != nil {
-		if sys, err = newMount("tmpfs", attributesData|unix.MOUNT_ATTR_RDONLY, "mode=0755", "size=4k"); err != nil {
-			return err
-		}
+		return err
 	}
 	defer sys.Close()
+	for _, name := range []string{"fs", "fs/cgroup"} {
+		if err := unix.Mkdirat(int(sys.Fd()), name, 0o755); err != nil {
+			return fmt.Errorf("make /sys/%s: %w", name, err)
+		}
+	}
 	if err := e.attachDirectory(sys, "/sys"); err != nil {
 		return err
 	}
-	groups, err := newMount("cgroup2", attributesData|unix.MOUNT_ATTR_RDONLY)
-	if err != nil {
-		return nil // a host without version 2: runtimes that look for their limits there find nothing
+	if groups, err := newMount("cgroup2", attributesData|unix.MOUNT_ATTR_RDONLY); err == nil { // else the host has no version 2
+		err = e.attachDirectory(groups, "/sys/fs/cgroup")
+		groups.Close()
+		if err != nil {
+			return err
+		}
 	}
-	defer groups.Close()
-	if place, err := e.open("/sys/fs/cgroup", unix.O_DIRECTORY); err == nil {
-		defer place.Close()
-		return attach(groups, place)
-	}
-	return nil
+	return setAttributes(sys, unix.MOUNT_ATTR_RDONLY)
 }
 
 func (e *entry) mountDev() error {

@@ -18,6 +18,9 @@ const (
 	rangesMax = 4096
 )
 
+// ErrFull means that every range has an owner.
+var ErrFull = errors.New("are in use")
+
 // Allocator gives each instance a range of IDCount user and group ids that no other instance of this host
 // has (F139). What it gave is durable before it is used. A range that was returned is given again as late
 // as possible: files that an instance left somewhere do not soon belong to another. Its methods may be
@@ -66,7 +69,7 @@ func (a *Allocator) Take(name string) (uint32, error) {
 		return baseOf(n), nil
 	}
 	if len(a.taken) >= rangesMax {
-		return 0, fmt.Errorf("all %d id ranges of this host are in use", rangesMax)
+		return 0, fmt.Errorf("all %d id ranges of this host %w", rangesMax, ErrFull)
 	}
 	used := make(map[int]bool, len(a.taken))
 	for _, n := range a.taken {

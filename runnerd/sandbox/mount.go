@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -108,7 +109,15 @@ func (v view) directory(at string) (*os.File, error) {
 	if err := unix.Mkdirat(int(parent.Fd()), path.Base(at), 0o755); err != nil && err != unix.EEXIST {
 		return nil, fmt.Errorf("make directory %s inside: %w", at, err)
 	}
-	return v.open(at, unix.O_DIRECTORY)
+	found, err = v.open(at, unix.O_DIRECTORY)
+	switch {
+	case errors.Is(err, unix.ENOTDIR):
+		return nil, fmt.Errorf("%s is a file in the image, and has to be a directory: take another path, or another image", at)
+	case errors.Is(err, unix.ENOENT):
+		return nil, fmt.Errorf("%s is a link in the image that leads to nothing, and has to be a directory: take another "+
+			"path, or another image", at)
+	}
+	return found, err
 }
 
 // file opens a file, or makes an empty one.
@@ -178,5 +187,9 @@ func (v view) attachFile(mount *os.File, at string) error {
 		return err
 	}
 	defer place.Close()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(place.Fd()), &stat); err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return fmt.Errorf("%s is a directory in the image, and has to be a file: take another path, or another image", at)
+	}
 	return attach(mount, place)
 }

@@ -96,10 +96,12 @@ func theWorldInside(t *testing.T, spare bool) {
 	b.spare = spare
 	b.config.Sandbox.Files = []sandbox.File{{Path: "/etc/made/greeting", Content: []byte("written by runnerd\n"), Mode: 0o444, ReadOnly: true}}
 	output := b.run("sh", "-c", `echo host $(hostname); cat /etc/made/greeting; echo pwd $(pwd); ls /dev | tr '\n' ' '; echo;
+		echo sys $(ls /sys /sys/fs | tr '\n' ' '); touch /sys/x; grep -c ' /sys/fs/cgroup ' /proc/self/mountinfo;
 		echo fds $(ls /proc/self/fd | tr '\n' ' '); grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status;
 		echo processes $(ls -d /proc/[0-9]* | wc -l); ip -o link; cat /proc/self/mountinfo; echo map $(cat /proc/self/uid_map)`)
 	for _, want := range []string{
 		"host box\n", "written by runnerd\n", "pwd /\n", "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero \n",
+		"sys /sys: fs /sys/fs: cgroup\n", "touch: /sys/x: Read-only file system\n",
 		"fds 0 1 2 3", // 3 is ls itself
 		"CapBnd:\t00000000000004fb\n", "CapPrm:\t00000000000004fb\n", "CapInh:\t0000000000000000\n",
 		"CapAmb:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n", "1: lo: <LOOPBACK,UP,LOWER_UP>",

@@ -172,16 +172,15 @@ func CopyMain(arguments []string) int {
 }
 
 func copyFiles(direction, rootPath, path string) error {
+	base := filepath.Base(filepath.Clean(path)) // by the name that was asked for, also of a link
 	if rootPath == "/" {
 		// A container is its own bound: its links may lead anywhere in it.
 		path = filepath.Join("/", path)
 		if parent, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
 			path = filepath.Join(parent, filepath.Base(path))
 		}
-		if direction == copyInto {
-			if resolved, err := filepath.EvalSymlinks(path); err == nil {
-				path = resolved
-			}
+		if resolved, err := filepath.EvalSymlinks(path); err == nil {
+			path = resolved
 		}
 	} else if filepath.IsAbs(path) {
 		return fmt.Errorf("%s: name files by their path below the scratch directory of the instance", path)
@@ -199,11 +198,13 @@ func copyFiles(direction, rootPath, path string) error {
 		_, err = tree.Receive(os.Stdin, root, name)
 		return err
 	}
-	base := filepath.Base(name)
 	if base == "." || base == "/" {
 		base = "root"
 	}
-	_, err = tree.Send(os.Stdout, root, name, base)
+	left, err := tree.Send(os.Stdout, root, name, base)
+	if text := left.String(); text != "" && err == nil {
+		fmt.Fprintln(os.Stderr, text) // the operator is told
+	}
 	return err
 }
 

@@ -196,6 +196,38 @@ func onlyTheProgram(b *box) bool {
 	return count == 1
 }
 
+// TestPlacesThatTheImageHasOtherwiseAreNamed holds that a file over a directory of the image, or the other way round,
+// ends the start with a sentence that says which place it is.
+func TestPlacesThatTheImageHasOtherwiseAreNamed(t *testing.T) {
+	t.Parallel()
+	directory := t.TempDir()
+	source := filepath.Join(directory, "file")
+	if err := os.WriteFile(source, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*sandbox.Config)
+		want   string
+	}{
+		"a file over a directory": {func(c *sandbox.Config) { c.Files = []sandbox.File{{Path: "/bin", Mode: 0o400, Content: []byte("x")}} },
+			"/bin is a directory in the image, and has to be a file"},
+		"a mounted file over a directory": {func(c *sandbox.Config) { c.Mounts = []sandbox.Mount{{Source: source, Target: "/home/app"}} },
+			"/home/app is a directory in the image, and has to be a file"},
+		"a file below a file": {func(c *sandbox.Config) { c.Files = []sandbox.File{{Path: "/etc/passwd/x", Mode: 0o400}} },
+			"/etc/passwd is a file in the image, and has to be a directory"},
+		"a directory over a file": {func(c *sandbox.Config) { c.Mounts = []sandbox.Mount{{Source: directory, Target: "/etc/group"}} },
+			"/etc/group is a file in the image, and has to be a directory"},
+		"a working directory that is a file": {func(c *sandbox.Config) { c.WorkingDirectory = "/etc/group" },
+			"/etc/group is a file in the image, and has to be a directory"},
+	} {
+		b := newBox(t)
+		c.change(b.config.Sandbox)
+		if err := b.start(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 func TestAPreparedNetworkNamespaceIsJoined(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
@@ -212,6 +244,12 @@ func TestAPreparedNetworkNamespaceIsJoined(t *testing.T) {
 	b.config.Sandbox.NetworkNamespace = path
 	if err := b.start(); err != nil {
 		t.Fatal(err)
+	}
+	for _, of := range []*box{b, other} { // its /sys is like that of a sandbox with a network of its own
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/sys", of.started.Workload.PID))
+		if err != nil || len(entries) != 1 || entries[0].Name() != "fs" {
+			t.Errorf("/sys holds %v, %v", entries, err)
+		}
 	}
 	if got, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", b.started.Workload.PID)); got != want {
 		t.Errorf("is in %s, expected %s", got, want)

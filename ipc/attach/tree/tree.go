@@ -21,8 +21,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Bounds of one copy.
@@ -34,99 +32,6 @@ const (
 	nestedMax  = 1 << 16 // entries of one directory
 )
 
-// Send writes what lies at name below root as an archive; base is the name it has in there. Sockets, pipes and
-// devices are left out and counted.
-func Send(to io.Writer, root *os.Root, name, base string) (skipped int, err error) {
-	s := &sender{root: root, archive: tar.NewWriter(to)}
-	if err := s.entry(name, base, 0); err != nil {
-		return s.skipped, err
-	}
-	return s.skipped, s.archive.Close()
-}
-
-type sender struct {
-	root    *os.Root
-	archive *tar.Writer
-	entries int
-	skipped int
-}
-
-func (s *sender) entry(name, as string, depth int) error {
-	if s.entries++; s.entries > EntriesMax || depth > DepthMax {
-		return fmt.Errorf("%s: more than %d entries or %d levels", name, EntriesMax, DepthMax)
-	}
-	info, err := s.root.Lstat(name)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, bare(err))
-	}
-	header := &tar.Header{Name: as, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
-	switch mode := info.Mode(); {
-	case mode.IsDir():
-		return s.directory(header, name, as, depth)
-	case mode.IsRegular():
-		return s.file(header, name)
-	case mode&fs.ModeSymlink != 0:
-		header.Typeflag = tar.TypeSymlink
-		if header.Linkname, err = s.root.Readlink(name); err != nil {
-			return err
-		}
-		return s.archive.WriteHeader(header)
-	}
-	s.skipped++
-	return nil
-}
-
-func (s *sender) directory(header *tar.Header, name, as string, depth int) error {
-	header.Typeflag, header.Name = tar.TypeDir, as+"/"
-	if err := s.archive.WriteHeader(header); err != nil {
-		return err
-	}
-	directory, err := s.root.Open(name)
-	if err != nil {
-		return err
-	}
-	list, err := directory.ReadDir(nestedMax + 1)
-	directory.Close()
-	if err != nil && err != io.EOF {
-		return err
-	}
-	if len(list) > nestedMax {
-		return fmt.Errorf("%s has more than %d entries", name, nestedMax)
-	}
-	for _, inside := range list {
-		err := s.entry(path.Join(name, inside.Name()), path.Join(as, inside.Name()), depth+1)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it went away meanwhile
-			return err
-		}
-	}
-	return nil
-}
-
-// file writes as many bytes as the file had when it was opened.
-func (s *sender) file(header *tar.Header, name string) error {
-	file, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file any more", name)
-	}
-	header.Typeflag, header.Size = tar.TypeReg, info.Size()
-	if err := s.archive.WriteHeader(header); err != nil {
-		return err
-	}
-	n, err := io.Copy(s.archive, io.LimitReader(file, header.Size))
-	if err == nil && n < header.Size {
-		err = fmt.Errorf("%s became shorter while it was copied", name)
-	}
-	return err
-}
-
 // Result says what Receive made.
 type Result struct {
 	Entries int
@@ -135,17 +40,24 @@ type Result struct {
 }
 
 // Receive makes what an archive holds at name below root: inside it, if that is a directory, and under that
-// name otherwise. What was there under the same names is replaced; a directory is never replaced by something
-// else.
+// name otherwise. A link at name is followed within root; one that leads to nothing, or out, ends the copy. A
+// file replaces what was there under the same name, but is written into a pipe or a device that the caller named.
+// Directories, and under names that the archive chose also pipes, devices and sockets, are never replaced.
 func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
+	name, err := follow(root, name)
+	if err != nil {
+		return Result{}, err
+	}
 	r := &receiver{root: root, rename: path.Base(name), parent: path.Dir(name)}
-	if info, err := root.Stat(name); err == nil && info.IsDir() {
+	if info, err := root.Lstat(name); err == nil && info.IsDir() {
 		r.rename, r.parent = "", name
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		if link, linkErr := root.Lstat(name); linkErr != nil || link.Mode()&fs.ModeSymlink == 0 {
-			return r.result, err
-		} // a link that leads out is replaced
+		return r.result, fmt.Errorf("%s: %w", name, bare(err))
 	}
+	return r.receive(from)
+}
+
+func (r *receiver) receive(from io.Reader) (Result, error) {
 	archive := tar.NewReader(from)
 	for {
 		header, err := archive.Next()
@@ -159,6 +71,11 @@ func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
 			return r.result, err
 		}
 	}
+	for i := len(r.modes) - 1; i >= 0; i-- { // those inside first
+		if err := r.root.Chmod(r.modes[i].name, r.modes[i].mode); err != nil {
+			return r.result, fmt.Errorf("%s: %w", r.modes[i].name, bare(err))
+		}
+	}
 	if r.result.Entries == 0 {
 		return r.result, errors.New("the archive is empty")
 	}
@@ -166,11 +83,18 @@ func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
 }
 
 type receiver struct {
+	modes  []directoryMode // for the end: of directories that would take no files with them
 	root   *os.Root
 	parent string
-	rename string // of the first part of all names; "" = as they are
-	top    string // that first part, which all entries share
+	rename string   // of the first part of all names; "" = as they are
+	top    string   // that first part, which all entries share
+	into   *os.File // takes the content of the one file, instead of a name
 	result Result
+}
+
+type directoryMode struct {
+	name string
+	mode fs.FileMode
 }
 
 // place gives the name below root of an entry.
@@ -210,9 +134,15 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 		return err
 	}
 	mode := fs.FileMode(header.Mode) & fs.ModePerm
+	if r.into != nil && header.Typeflag != tar.TypeReg {
+		return errors.New("what is copied is no file, so it cannot be written there")
+	}
 	switch header.Typeflag {
 	case tar.TypeDir:
 		err := r.root.Mkdir(name, mode|0o700)
+		if err == nil && mode&0o700 != 0o700 {
+			r.modes = append(r.modes, directoryMode{name, mode})
+		}
 		if errors.Is(err, fs.ErrExist) {
 			info, statErr := r.root.Lstat(name)
 			if statErr == nil && !info.IsDir() {
@@ -222,6 +152,18 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 		}
 		return err
 	case tar.TypeReg:
+		if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
+			return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
+		}
+		r.result.Bytes += header.Size
+		special, err := r.special(name)
+		if err != nil {
+			return err
+		}
+		if special != nil {
+			defer special.Close()
+			return writeInto(special, name, content)
+		}
 		return r.file(header, name, mode, content)
 	case tar.TypeSymlink:
 		inside := path.Join(path.Dir(strings.TrimSuffix(header.Name, "/")), header.Linkname)
@@ -239,29 +181,36 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 
 func within(name, top string) bool { return name == top || strings.HasPrefix(name, top+"/") }
 
-// clear removes what is there under a name, unless it is a directory.
-func (r *receiver) clear(name string) error {
+// replaceable reports why what is there under a name stays.
+func (r *receiver) replaceable(name string) error {
 	info, err := r.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return err
-	case info.IsDir():
-		return fmt.Errorf("%s is there and a directory", name)
+		return fmt.Errorf("%s: %w", name, bare(err))
+	case !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0:
+		return fmt.Errorf("%s is there and %s", name, kindOf(info.Mode()))
 	}
-	return r.root.Remove(name)
+	return nil
+}
+
+// clear removes what is there under a name, if it may be replaced.
+func (r *receiver) clear(name string) error {
+	if err := r.replaceable(name); err != nil {
+		return err
+	}
+	if err := r.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // file writes beside the name and takes the name when everything is there: a full disk or a connection that ends leaves
 // what was there before.
 func (r *receiver) file(header *tar.Header, name string, mode fs.FileMode, content io.Reader) error {
-	if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
-		return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
-	}
-	r.result.Bytes += header.Size
-	if info, err := r.root.Lstat(name); err == nil && info.IsDir() {
-		return fmt.Errorf("%s is there and a directory", name)
+	if err := r.replaceable(name); err != nil {
+		return err
 	}
 	beside := path.Join(path.Dir(name), partPrefix+strconv.FormatUint(rand.Uint64(), 36))
 	file, err := r.root.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -4,7 +4,7 @@
 // Nouns. An Archive is the file with an index of its entries; Images are those that can be imported.
 // Open reads headers only. Blobs are read in place, compared by whoever imports them, never unpacked
 // here, and names inside the archive are keys of a table, not paths. Limits: EntriesMax entries, ImagesMax
-// images, documents as in package manifest.
+// images with NamesMax names each, documents as in package manifest.
 package archive
 
 import (
@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"colloid.net/runnerd/image/manifest"
@@ -25,14 +26,34 @@ import (
 const (
 	EntriesMax = 65536
 	ImagesMax  = 256
+	NamesMax   = 64 // of one image
 	linksMax   = 8
 	madeMax    = 64 << 20 // bytes of documents that are kept in memory
 )
 
 // Image is one image of an archive.
 type Image struct {
-	Reference string // "" = it has no name there
-	Digest    manifest.Digest
+	References []string // none = it has no name there
+	Digest     manifest.Digest
+}
+
+// add notes an image, or further names of one that is there already.
+func (a *Archive) add(digest manifest.Digest, names ...string) error {
+	at := slices.IndexFunc(a.Images, func(i Image) bool { return i.Digest == digest })
+	if at < 0 {
+		at = len(a.Images)
+		a.Images = append(a.Images, Image{Digest: digest})
+	}
+	image := &a.Images[at]
+	for _, name := range names {
+		if validReference(name) && !slices.Contains(image.References, name) {
+			image.References = append(image.References, name)
+		}
+	}
+	if len(image.References) > NamesMax {
+		return fmt.Errorf("image %s has %d names, expected at most %d", digest, len(image.References), NamesMax)
+	}
+	return nil
 }
 
 // Archive is an open file. It belongs to one goroutine, but Open may be called from any.
@@ -208,13 +229,15 @@ func (a *Archive) readLayout() error {
 		return fmt.Errorf("the archive has %d images, expected at most %d", len(index.Manifests), ImagesMax)
 	}
 	for _, m := range index.Manifests {
-		image := Image{Digest: m.Digest}
+		name := ""
 		for _, annotation := range nameAnnotations {
-			if name := m.Annotations[annotation]; image.Reference == "" && validReference(name) {
-				image.Reference = name
+			if text := m.Annotations[annotation]; name == "" && validReference(text) {
+				name = text
 			}
 		}
-		a.Images = append(a.Images, image)
+		if err := a.add(m.Digest, name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -273,14 +296,9 @@ func (a *Archive) readDocker() error {
 		if err != nil {
 			return err
 		}
-		image := Image{Digest: a.keep(manifest.TypeManifest, text).Digest}
-		for _, tag := range entry.RepoTags {
-			if validReference(tag) {
-				image.Reference = tag
-				break
-			}
+		if err := a.add(a.keep(manifest.TypeManifest, text).Digest, entry.RepoTags...); err != nil {
+			return err
 		}
-		a.Images = append(a.Images, image)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestDockerArchive(t *testing.T) {
 	archive := pack(t, file{name: "manifest.json", content: dockerList}, file{name: "config.json", content: "{}"},
 		file{name: "a/layer.tar", content: "content of a layer"}, file{name: "b/layer.tar", link: "../a/layer.tar"})
 	a, err := read(archive)
-	if err != nil || len(a.Images) != 1 || a.Images[0].Reference != "example.org/x:1" {
+	if err != nil || len(a.Images) != 1 || !slices.Equal(a.Images[0].References, []string{"example.org/x:1"}) {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	text, err := a.Open(a.Images[0].Digest)
@@ -68,8 +69,38 @@ func TestDockerArchive(t *testing.T) {
 	if content, _ := io.ReadAll(layer); string(content) != "content of a layer" {
 		t.Errorf("%q", content)
 	}
-	if again, err := read(archive); err != nil || again.Images[0] != a.Images[0] {
+	if again, err := read(archive); err != nil || again.Images[0].Digest != a.Images[0].Digest {
 		t.Errorf("%+v, %v", again.Images, err)
+	}
+}
+
+// TestAnImageHasAllItsNames holds that each name of an image in an archive counts, whoever wrote it.
+func TestAnImageHasAllItsNames(t *testing.T) {
+	tags := func(list string) string { return strings.Replace(dockerList, `"example.org/x:1"`, list, 1) }
+	files := []file{{name: "config.json", content: "{}"}, {name: "a/layer.tar", content: "x"}, {name: "b/layer.tar", content: "y"}}
+	digest := manifest.Digest(sha256.Sum256(nil))
+	named := func(name string) string {
+		return fmt.Sprintf(`{"digest":%q,"annotations":{"org.opencontainers.image.ref.name":%q}}`, digest, name)
+	}
+	want := []string{"app:3", "app:4"}
+	for name, archive := range map[string][]byte{
+		"tags":          pack(t, append(files, file{name: "manifest.json", content: tags(`"app:3","app:4","app:3","\u001b[2J"`)})...),
+		"image twice":   pack(t, append(files, file{name: "manifest.json", content: strings.TrimSuffix(tags(`"app:3"`), "]") + "," + strings.TrimPrefix(tags(`"app:4"`), "[")})...),
+		"layout":        pack(t, file{name: "oci-layout"}, file{name: "index.json", content: `{"manifests":[` + named("app:3") + "," + named("app:4") + "]}"}),
+		"layout, again": pack(t, file{name: "oci-layout"}, file{name: "index.json", content: `{"manifests":[` + named("app:3") + "," + named("app:3") + "," + named("app:4") + "]}"}),
+	} {
+		a, err := read(archive)
+		if err != nil || len(a.Images) != 1 || !slices.Equal(a.Images[0].References, want) {
+			t.Errorf("%s: %+v, %v", name, a, err)
+		}
+	}
+	var many []string
+	for i := range NamesMax + 1 {
+		many = append(many, fmt.Sprintf(`"app:%d"`, i))
+	}
+	if _, err := read(pack(t, append(files, file{name: "manifest.json", content: tags(strings.Join(many, ","))})...)); err == nil ||
+		!strings.Contains(err.Error(), "65 names") {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -99,7 +130,7 @@ func TestF140_NamesInArchivesAreNoPaths(t *testing.T) {
 	digest := manifest.Digest(sha256.Sum256(nil))
 	a, err := read(pack(t, file{name: "oci-layout"}, file{name: "index.json",
 		content: fmt.Sprintf(`{"manifests":[{"digest":%q,"annotations":{"org.opencontainers.image.ref.name":"x\u001b[2J"}}]}`, digest)}))
-	if err != nil || a.Images[0].Reference != "" {
+	if err != nil || len(a.Images[0].References) != 0 {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if _, err := a.Open(digest); err == nil || !strings.Contains(err.Error(), "lacks blob") {

@@ -105,6 +105,9 @@ func (f *filter) entry(header *tar.Header, content io.Reader) error {
 	}
 	f.tree.set(name, what)
 	f.result.Entries++
+	if base := path.Base(name); strings.HasPrefix(base, whiteoutPrefix) && base != whiteoutOpaque {
+		f.result.Whiteouts++
+	}
 	return nil
 }
 

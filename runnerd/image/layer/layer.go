@@ -72,7 +72,9 @@ type Result struct {
 	Diff    [32]byte // of the uncompressed stream
 	Entries int      // that were passed on
 	Bytes   int64    // content of files
-	Skipped int      // device nodes and other things that no container gets from its image
+	// Whiteouts are entries that remove one name each; those that replace a directory are not among them.
+	Whiteouts int
+	Skipped   int // device nodes and other things that no container gets from its image
 }
 
 // Filter copies a layer from in to out. An error is one sentence that names the entry.

@@ -168,8 +168,11 @@ func (b *blob) Write(p []byte) (int, error) {
 
 // rest is the range of bytes that are still to come, "" for all.
 func (b *blob) rest() string {
-	if b.written == 0 || !b.exact {
+	switch {
+	case b.written == 0:
 		return ""
+	case !b.exact:
+		return fmt.Sprintf("bytes=%d-", b.written)
 	}
 	return fmt.Sprintf("bytes=%d-%d", b.written, b.size-1) // some registries insist on an end
 }
@@ -308,18 +311,24 @@ func (f *fetcher) downloadModule(ctx context.Context) error {
 	if c := f.job.Credentials; c != nil {
 		f.client.Transport = basic{f.guard, f.who, c}
 	}
-	file, _, err := f.peer.Blob(f.job.Digest, f.job.SizeMax)
+	file, offset, err := f.peer.Blob(f.job.Digest, f.job.SizeMax)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	b := &blob{file: file, digest: f.job.Digest, size: f.job.SizeMax}
-	err = f.retry(ctx, func() error {
-		if err := b.rewind(0); err != nil {
-			return err
+	if err := b.rewind(max(0, min(offset, b.size))); err != nil {
+		return err
+	}
+	resumed := b.written > 0
+	if !b.right() {
+		err = f.download(ctx, f.job.Reference, b)
+	}
+	if err == nil && resumed && !b.right() { // the beginning may be to blame
+		if err = b.rewind(0); err == nil {
+			err = f.download(ctx, f.job.Reference, b)
 		}
-		return f.continueBlob(ctx, f.job.Reference, b)
-	})
+	}
 	if err != nil {
 		return err
 	}

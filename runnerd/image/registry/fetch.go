@@ -115,11 +115,11 @@ func (f *fetcher) connect(ctx context.Context) error {
 	if f.connected {
 		return nil
 	}
-	options, scheme := []name.Option{name.WeakValidation}, "https"
-	if f.guard.hosts[f.who].HTTP {
-		options, scheme = append(options, name.Insecure), "http"
+	scheme := "https"
+	if f.guard.hosts[f.who].HTTP { // the guard has the library ask in plain HTTP
+		scheme = "http"
 	}
-	registry, err := name.NewRegistry(f.reference.RegistryStr(), options...)
+	registry, err := name.NewRegistry(f.reference.RegistryStr(), name.WeakValidation)
 	if err != nil {
 		return refuse("%.200q is no registry: %v", f.reference.RegistryStr(), err)
 	}
@@ -155,7 +155,19 @@ func (f *fetcher) explainAccess(err error) error {
 	case errors.As(err, &answer):
 		return statusError(f.who, answer.StatusCode, f.job)
 	}
-	return fmt.Errorf("%s cannot be reached: %w", f.who, unwrapURL(err))
+	err = unwrapURL(err)
+	switch {
+	case isTimeout(err):
+		return fmt.Errorf("%s does not answer: %w", f.who, err)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%s ends the connection without an answer: %w", f.who, err)
+	}
+	return fmt.Errorf("%s cannot be reached: %w", f.who, err)
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 func statusError(who string, status int, job *Job) error {
@@ -168,6 +180,9 @@ func statusError(who string, status int, job *Job) error {
 		return fmt.Errorf("%s refuses %s with the credentials of user %q (%d): check them, and that this user may pull",
 			who, job.Reference, job.Credentials.Username, status)
 	case http.StatusNotFound:
+		if job.Kind == JobModule && !strings.HasPrefix(job.Reference, "oci://") {
+			return fmt.Errorf("%s has no %s: check the address", who, job.Reference)
+		}
 		return fmt.Errorf("%s has no %s: check the name and the tag", who, job.Reference)
 	case http.StatusTooManyRequests:
 		return fmt.Errorf("%s answers that this host asks too often: credentials may raise its limit", who)
@@ -307,7 +322,8 @@ func (f *fetcher) retry(ctx context.Context, try func() error) error {
 	pause := f.job.Timing.Retry
 	for n := 1; ; n++ {
 		err := try()
-		if err == nil || n >= f.tries() || errors.As(err, new(refusal)) || ctx.Err() != nil {
+		if err == nil || n >= f.tries() || errors.As(err, new(refusal)) || ctx.Err() != nil ||
+			f.job.Kind == JobResolve && isTimeout(err) { // somebody has waited long enough
 			return err
 		}
 		select {

@@ -26,6 +26,7 @@ type guard struct {
 
 	mutex   sync.Mutex
 	refused error
+	pinged  error // why the last attempt to ask the registry in plain HTTP failed
 }
 
 // refusal is an error that trying again cannot mend.
@@ -72,7 +73,13 @@ func (g *guard) transport(config *tls.Config, stall time.Duration) *http.Transpo
 // RoundTrip checks one request, also those of redirects and for tokens.
 func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	name := hostName(request.URL.Host)
-	if name == g.who && request.URL.Scheme == "http" && request.URL.Path == "/v2/" && !g.hosts[name].HTTP {
+	if followed(request) > redirectsMax { // the library does not ask whether to follow
+		return nil, g.note(refuse("%s redirects more than %d times", g.who, redirectsMax))
+	}
+	if name == g.who && g.hosts[name].HTTP && first(request).URL.Path == pingPath {
+		return g.pingPlain(request)
+	}
+	if name == g.who && request.URL.Scheme == "http" && request.URL.Path == pingPath && !g.hosts[name].HTTP {
 		// The library asks in plain HTTP by itself where HTTPS failed at an address that looks local. Nobody
 		// wanted that, and it must not hide why HTTPS failed.
 		return nil, fmt.Errorf("plain HTTP is not spoken without `registry %s { http }` in the host's policy", name)
@@ -88,6 +95,46 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 		return transport.RoundTrip(request)
 	}
 	return g.common.RoundTrip(request)
+}
+
+// pingPath is what the library asks a registry first, to find out how it wants to be authenticated with.
+const pingPath = "/v2/"
+
+// first is the request that was redirected until it became this one; followed says how often.
+func first(request *http.Request) *http.Request {
+	for request.Response != nil && request.Response.Request != nil {
+		request = request.Response.Request
+	}
+	return request
+}
+
+func followed(request *http.Request) (times int) {
+	for ; request.Response != nil && request.Response.Request != nil; request = request.Response.Request {
+		times++
+	}
+	return times
+}
+
+// pingPlain asks a registry in plain HTTP at once where the policy says so. The library would ask by HTTPS first, and
+// tell what came of that. From whom the answer is, it learns by the response. Where an address looks local to it, it
+// asks once more in plain HTTP after an error: that would take as long again and give the same.
+func (g *guard) pingPlain(request *http.Request) (*http.Response, error) {
+	g.mutex.Lock()
+	failed := g.pinged
+	g.pinged = nil
+	g.mutex.Unlock()
+	if request.URL.Scheme == "http" && failed != nil {
+		return nil, failed
+	}
+	plain := request.Clone(request.Context())
+	plain.URL.Scheme = "http"
+	response, err := g.common.RoundTrip(plain)
+	if err != nil && request.URL.Scheme == "https" {
+		g.mutex.Lock()
+		g.pinged = err
+		g.mutex.Unlock()
+	}
+	return response, err
 }
 
 // check judges an address without resolving it.

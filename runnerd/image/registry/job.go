@@ -100,6 +100,9 @@ type Grant struct {
 	Alone   bool   `json:"alone,omitempty"` // no cell is known to have the image: do not ask again
 }
 
+// Whole is how long a job may take.
+func Whole(t Timing) time.Duration { t.complete(); return t.Whole }
+
 func (t *Timing) complete() {
 	for _, d := range []struct {
 		value    *time.Duration

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"go.podman.io/storage/pkg/archive"
@@ -36,7 +37,7 @@ func (b Blobs) Open(digest manifest.Digest) (io.ReadCloser, error) {
 
 // Wanted says which image to import, and what to remember of it.
 type Wanted struct {
-	Reference    string
+	References   []string
 	Digest       manifest.Digest // of an index or a manifest
 	Architecture string
 	Loaded       bool
@@ -49,25 +50,69 @@ type Progress func(layer, layers int, bytes int64)
 func (s *Store) Import(from Source, wanted Wanted, progress Progress) (Image, manifest.Config, error) {
 	s.imports.Lock()
 	defer s.imports.Unlock()
-	if _, _, err := s.Find(wanted.Digest); err == nil {
-		return s.addReference(wanted)
-	}
-	if entries, err := os.ReadDir(filepath.Join(s.directory, imagesName)); err != nil {
-		return Image{}, manifest.Config{}, err
-	} else if len(entries) >= ImagesMax {
-		return Image{}, manifest.Config{}, refuse("there are %d images here: remove some with `colloid image prune`",
-			len(entries))
-	}
-	d, err := readDocuments(from, wanted)
-	if err != nil {
-		return Image{}, manifest.Config{}, err
-	}
-	image, err := s.importLayers(from, d, wanted, progress)
+	d, err := s.stage(from, wanted, 0, progress)
 	if err != nil {
 		_ = s.pruneLayers() // the layers below the one that was refused
 		return Image{}, manifest.Config{}, err
 	}
-	return image, d.config, nil
+	image, err := s.adopt(wanted, d)
+	return image, d.config, err
+}
+
+// stage brings all of an image but its record, without which it does not exist. Beside it so many others are staged.
+func (s *Store) stage(from Source, wanted Wanted, beside int, progress Progress) (d documents, err error) {
+	if r, err := s.load(wanted.Digest); err == nil {
+		d.record = *r
+		if d.config, _, _, err = manifest.ParseConfig(r.Config, len(r.Chain)); err == nil {
+			return d, nil
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(s.directory, imagesName)); err != nil {
+		return d, err
+	} else if len(entries)+beside >= ImagesMax {
+		return d, refuse("there are %d images here: remove some with `colloid image prune`", len(entries))
+	}
+	if d, err = readDocuments(from, wanted); err != nil {
+		return d, err
+	}
+	return d, s.importLayers(from, &d, progress)
+}
+
+// adopt makes a staged image exist, under all the names that it had and that it is wanted under. A name that an operator
+// loads is that of the image that was loaded last: others that were loaded lose it.
+func (s *Store) adopt(wanted Wanted, d documents) (Image, error) {
+	s.records.Lock()
+	defer s.records.Unlock()
+	if wanted.Loaded {
+		if err := s.claim(wanted); err != nil {
+			return Image{}, err
+		}
+	}
+	for _, reference := range wanted.References {
+		d.record.References = appendReference(d.record.References, reference)
+	}
+	d.record.Loaded = d.record.Loaded || wanted.Loaded
+	return d.record.image(wanted.Digest), s.save(wanted.Digest, &d.record)
+}
+
+// claim takes the names of an image from others that were loaded.
+func (s *Store) claim(wanted Wanted) error {
+	entries, err := os.ReadDir(filepath.Join(s.directory, imagesName))
+	for _, entry := range entries {
+		digest, parseErr := manifest.ParseHex(entry.Name())
+		if parseErr != nil || digest == wanted.Digest {
+			continue
+		}
+		r, loadErr := s.load(digest)
+		if loadErr != nil || !r.Loaded {
+			continue
+		}
+		if left := without(r.References, wanted.References); len(left) < len(r.References) {
+			r.References = left
+			err = errors.Join(err, s.save(digest, r))
+		}
+	}
+	return err
 }
 
 // documents are those of one image, checked.
@@ -162,7 +207,7 @@ func (s *Store) Missing(diffs []manifest.Digest) []bool {
 	return missing
 }
 
-func (s *Store) importLayers(from Source, d documents, wanted Wanted, progress Progress) (Image, error) {
+func (s *Store) importLayers(from Source, d *documents, progress Progress) error {
 	d.record.Chain = chain(d.diffs)
 	var staged []string
 	for i, id := range d.record.Chain {
@@ -170,19 +215,19 @@ func (s *Store) importLayers(from Source, d documents, wanted Wanted, progress P
 		size, err := s.layerSize(id)
 		if err != nil {
 			report := func(bytes int64) { progress(i+1, len(d.diffs), bytes) }
-			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], report)
+			var below []string // whole layers have their names, those of this image that are new not yet
+			for j := i - 1; j >= 0; j-- {
+				below = append(below, s.layerPath(d.record.Chain[j], slices.Contains(staged, d.record.Chain[j])))
+			}
+			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], below, report)
 			staged = append(staged, id)
 		}
 		if err != nil {
-			return Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(d.diffs), err)
+			return fmt.Errorf("layer %d of %d: %w", i+1, len(d.diffs), err)
 		}
 		d.record.Size += size
 	}
-	if err := s.adoptLayers(staged); err != nil {
-		return Image{}, err
-	}
-	d.record.References = appendReference(nil, wanted.Reference)
-	return d.record.image(wanted.Digest), s.save(wanted.Digest, &d.record)
+	return s.adoptLayers(staged)
 }
 
 // adoptLayers gives staged layers their names once all that is in them is on disk: a name stands for a
@@ -210,6 +255,14 @@ const (
 	sizeName    = "size"   // how many bytes its files have
 )
 
+// layerPath is the content of a layer, which may be staged.
+func (s *Store) layerPath(id string, staged bool) string {
+	if staged {
+		id = stagePrefix + id
+	}
+	return filepath.Join(s.directory, layersName, id, diffName)
+}
+
 // layerSize gives the size of a layer that is here.
 func (s *Store) layerSize(id string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(s.directory, layersName, id, sizeName))
@@ -219,8 +272,9 @@ func (s *Store) layerSize(id string) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// stageLayer unpacks one layer under another name. The caller removes what a failure leaves.
-func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest,
+// stageLayer unpacks one layer under another name, above those below, highest first. The caller removes what a failure
+// leaves.
+func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest, below []string,
 	progress func(int64),
 ) (size int64, err error) {
 	if err := s.room(); err != nil {
@@ -241,10 +295,14 @@ func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descripto
 	if err := os.Chmod(filepath.Join(stage, diffName), 0o755); err != nil { // whatever the umask
 		return 0, err
 	}
-	size, err = s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, progress)
+	result, err := s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, progress)
+	if err == nil && result.Whiteouts > 0 {
+		err = removeIdleWhiteouts(filepath.Join(stage, diffName), below)
+	}
 	if err != nil {
 		return 0, err
 	}
+	size = result.Bytes
 	return size, os.WriteFile(filepath.Join(stage, sizeName), strconv.AppendInt(nil, size, 10), 0o600)
 }
 
@@ -252,17 +310,16 @@ func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descripto
 // directory is the layer.
 func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
 	progress func(int64),
-) (int64, error) {
+) (result layer.Result, err error) {
 	reader, writer := io.Pipe()
-	var size int64
 	filtered := make(chan error, 1)
 	go func() {
-		bytes, err := s.filter(writer, blob, descriptor, diff, progress)
-		size = bytes
+		var err error
+		result, err = s.filter(writer, blob, descriptor, diff, progress)
 		writer.CloseWithError(err) // nil: end of file
 		filtered <- err
 	}()
-	err := chrootarchive.UntarUncompressed(reader, directory, &archive.TarOptions{
+	err = chrootarchive.UntarUncompressed(reader, directory, &archive.TarOptions{
 		WhiteoutFormat: archive.OverlayWhiteoutFormat,
 	})
 	unpacked := errors.New("the layer could not be unpacked")
@@ -272,36 +329,36 @@ func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Des
 	}
 	reader.CloseWithError(errors.Join(errUnpack, unpacked))
 	if cause := <-filtered; cause != nil && !errors.Is(cause, errUnpack) {
-		return 0, cause // why the stream ended, and not that it did
+		return layer.Result{}, cause // why the stream ended, and not that it did
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot unpack: %w", err)
+		return layer.Result{}, fmt.Errorf("cannot unpack: %w", err)
 	}
-	return size, nil
+	return result, nil
 }
 
 func (s *Store) filter(out io.Writer, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
 	progress func(int64),
-) (int64, error) {
+) (layer.Result, error) {
 	var noRoom error
 	limits := layer.Limits{Room: func() error { noRoom = s.room(); return noRoom }}
 	source := &io.LimitedReader{R: &counter{in: blob, report: progress}, N: descriptor.Size + 1}
 	result, err := layer.Filter(out, source, limits)
 	switch {
 	case noRoom != nil:
-		return 0, noRoom
+		return result, noRoom
 	case errors.Is(err, errUnpack):
-		return 0, err
+		return result, err
 	case err != nil:
-		return 0, refusal{err}
+		return result, refusal{err}
 	case source.N == 0:
-		return 0, refuse("blob has more than the %d bytes that the manifest says", descriptor.Size)
+		return result, refuse("blob has more than the %d bytes that the manifest says", descriptor.Size)
 	case result.Blob != descriptor.Digest:
-		return 0, refuse("blob has digest %s, the manifest says %s", manifest.Digest(result.Blob), descriptor.Digest)
+		return result, refuse("blob has digest %s, the manifest says %s", manifest.Digest(result.Blob), descriptor.Digest)
 	case result.Diff != diff:
-		return 0, refuse("content has digest %s, the configuration says %s", manifest.Digest(result.Diff), diff)
+		return result, refuse("content has digest %s, the configuration says %s", manifest.Digest(result.Diff), diff)
 	}
-	return result.Bytes, nil
+	return result, nil
 }
 
 var errUnpack = errors.New("cannot unpack")
@@ -322,20 +379,4 @@ func (c *counter) Read(p []byte) (int, error) {
 		c.report(c.bytes)
 	}
 	return n, err
-}
-
-// addReference remembers a further name of an image that is here.
-func (s *Store) addReference(wanted Wanted) (Image, manifest.Config, error) {
-	s.records.Lock()
-	defer s.records.Unlock()
-	r, err := s.load(wanted.Digest)
-	if err == nil {
-		r.References = appendReference(r.References, wanted.Reference)
-		r.Loaded = r.Loaded || wanted.Loaded
-		err = s.save(wanted.Digest, r)
-	}
-	if err != nil {
-		return Image{}, manifest.Config{}, err
-	}
-	return s.Find(wanted.Digest)
 }

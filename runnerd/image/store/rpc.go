@@ -22,9 +22,9 @@ const (
 	OperationMount   = "mount"   // Path
 	OperationExpect  = "expect"  // a mount with IDs soon
 	OperationUnmount = "unmount"
-	OperationList    = "list" // Image, one reply each
-	OperationRemove  = "remove"
-	OperationPrune   = "prune" // Image, one reply each that was removed
+	OperationList    = "list"   // Image, one reply each
+	OperationRemove  = "remove" // Names of Digest, and Digest with the last one; without Names, Digest
+	OperationPrune   = "prune"  // Image, one reply each that was removed
 )
 
 // Request asks for one thing. ID comes back in every reply to it.
@@ -37,6 +37,8 @@ type Request struct {
 	Architecture string          `json:"architecture,omitempty"`
 
 	Diffs []manifest.Digest `json:"diffs,omitempty"` // of all layers, lowest first
+
+	Names []string `json:"names,omitempty"` // of an image, to remove
 
 	Name    string  `json:"name,omitempty"` // of a root
 	IDs     IDRange `json:"ids,omitzero"`

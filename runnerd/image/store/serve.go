@@ -123,7 +123,7 @@ func (v *server) carryOut(q *Request, file *os.File, reply *Reply, send func(Rep
 		reply.Missing = s.Missing(q.Diffs)
 	case OperationImport:
 		image, config, err = s.Import(Blobs(filepath.Join(s.directory, blobsName)),
-			Wanted{Reference: q.Reference, Digest: q.Digest, Architecture: q.Architecture}, progress)
+			Wanted{References: named(q.Reference), Digest: q.Digest, Architecture: q.Architecture}, progress)
 		reply.Image, reply.Config = &image, &config
 	case OperationLoad:
 		if file == nil {
@@ -137,6 +137,9 @@ func (v *server) carryOut(q *Request, file *os.File, reply *Reply, send func(Rep
 	case OperationUnmount:
 		err = s.Unmount(q.Name)
 	case OperationRemove:
+		if len(q.Names) > 0 {
+			return s.RemoveNames(q.Digest, q.Names)
+		}
 		err = s.Remove(q.Digest)
 	case OperationList, OperationPrune:
 		var images []Image
@@ -152,4 +155,11 @@ func (v *server) carryOut(q *Request, file *os.File, reply *Reply, send func(Rep
 		err = fmt.Errorf("operation %.40q is unknown", q.Operation)
 	}
 	return err
+}
+
+func named(reference string) []string {
+	if reference == "" {
+		return nil
+	}
+	return []string{reference}
 }

@@ -13,13 +13,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/runnerd/image/archive"
 	"colloid.net/runnerd/image/manifest"
 )
 
 // Bounds.
 const (
 	ImagesMax     = 4096
-	referencesMax = 16
+	referencesMax = archive.NamesMax // of one image
 	floorMax      = 1 << 30
 	lockPatience  = 10 * time.Second
 )
@@ -271,6 +272,17 @@ func (s *Store) pruneLayers() error {
 	return err
 }
 
+// without gives what is in a list and not in another.
+func without(list, names []string) (left []string) {
+	for _, name := range list {
+		if !slices.Contains(names, name) {
+			left = append(left, name)
+		}
+	}
+	return left
+}
+
+// appendReference adds a name, for which the oldest gives way.
 func appendReference(list []string, reference string) []string {
 	if reference == "" || slices.Contains(list, reference) {
 		return list

