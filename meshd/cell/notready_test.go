@@ -1,7 +1,6 @@
 package cell_test
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -81,14 +80,4 @@ func TestF158_WhyAnInstanceIsNotReadyReachesAllCells(t *testing.T) {
 	if state, text := says(other); state != "ready" || text != " | " {
 		t.Errorf("%s, %s", state, text)
 	}
-}
-
-func statusOf(t *testing.T, w *sim.World, n *sim.Node) uds.Status {
-	t.Helper()
-	var status uds.Status
-	r := ask(t, w, n, cell.Request{Code: uds.CodeStatus})
-	if err := json.Unmarshal(r.Payload, &status); err != nil {
-		t.Fatalf("%v: %s", err, r.Payload)
-	}
-	return status
 }
