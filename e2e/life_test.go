@@ -119,7 +119,7 @@ func TestF75_UpdateUnderLoadFailsNoRequest(t *testing.T) {
 	if now := f.workload(first).Digest; now != digest {
 		t.Errorf("version %s after undo, want %s", now, digest)
 	}
-	if out := f.run(first, 0, "rollout", "history", "hello"); strings.Count(out, "\n") != 2 {
+	if out := f.run(first, 0, "rollout", "history", "hello"); strings.Count(out, "\n") != 2 || strings.Count(out, "good") != 2 {
 		t.Errorf("history: %q", out)
 	}
 }
@@ -139,6 +139,19 @@ func TestF158_SlowStartFailsNoRequest(t *testing.T) {
 	for _, answer := range f.answers(first, 3) {
 		if !strings.HasPrefix(answer, "slow pid ") {
 			t.Errorf("still answers %q", answer)
+		}
+	}
+	// A check that fails is named on every cell, by both commands.
+	f.run(first, 0, "apply", "-f", f.file(strings.Replace(slow, "replicas 3", "replicas 3\n health tcp 9", 1)))
+	for _, cell := range f.Cells {
+		for _, command := range [][]string{{"explain", "hello"}, {"status"}, {"rollout", "status", "hello"}} {
+			f.wait("the reason on "+cell.Name, func(ctx context.Context) error {
+				result, err := cell.Run(ctx, command...)
+				if err == nil && !strings.Contains(result.Output, "tcp 9: connection refused") {
+					err = fmt.Errorf("%v: %s", command, result.Output)
+				}
+				return err
+			})
 		}
 	}
 }
@@ -176,8 +189,17 @@ func TestF75_BadUpdateRollsBackByItself(t *testing.T) {
 	if now := f.workload(first); now.Digest != good || now.Ready != 3 {
 		t.Errorf("%+v", now)
 	}
-	f.run(f.Cells[2], 0, "apply", "-f", f.config(3, "update rollback=true"))
+	// Undo goes to the good version, and not from there to the one that failed.
+	f.run(f.Cells[2], 0, "rollout", "undo", "hello")
 	f.run(f.Cells[2], 0, "rollout", "status", "hello", "--watch", "--timeout", "55s")
+	result, err := first.Run(t.Context(), "rollout", "undo", "hello")
+	if err != nil || result.Exit != 1 || !strings.Contains(result.Errors, "no other version that is known to be good") {
+		t.Errorf("%+v, %v", result, err)
+	}
+	history := strings.Split(f.run(first, 0, "rollout", "history", "hello"), "\n")
+	if len(history) != 3 || !strings.HasPrefix(history[0], good+"  current, good") || !strings.Contains(history[1], "  failed  ") {
+		t.Errorf("history: %q", history)
+	}
 }
 
 // A machine is emptied under load, from another one, and stays so over a restart of its daemons.

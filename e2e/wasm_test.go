@@ -87,14 +87,20 @@ func (f *fixture) callBetweenModules() {
 	}
 }
 
-// endRunaways: an endless loop ends at its deadline, and memory at the limit, on every cell; the module is there
-// afterwards (F142, F144).
+// endRunaways: an endless loop ends at its deadline, endless recursion as a trap, and memory at the limit, on every
+// cell; the worker is there afterwards (F142, F144).
 func (f *fixture) endRunaways(cell *cluster.Cell) {
 	f.t.Helper()
 	began := time.Now()
 	result, err := cell.Run(f.t.Context(), "wasm", "invoke", "--timeout", "300ms", "--function", "spin", "streams")
 	if took := time.Since(began); err != nil || result.Exit == 0 || !strings.Contains(result.Errors, "deadline of 300 ms") || took > 10*time.Second {
 		f.t.Fatalf("after %v: %+v, %v", took, result, err)
+	}
+	for range 2 {
+		result, err := cell.Run(f.t.Context(), "wasm", "invoke", "--function", "recurse", "streams")
+		if err != nil || result.Exit == 0 || !strings.Contains(result.Errors, "recurse trapped: stack overflow") {
+			f.t.Fatalf("%+v, %v", result, err)
+		}
 	}
 	if got := f.run(cell, 0, "wasm", "invoke", "--function", "grow_all", "streams"); got != "256" && got != "256\n" { // 16 MiB
 		f.t.Fatalf("%q", got)

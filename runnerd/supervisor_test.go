@@ -298,7 +298,7 @@ func TestF158_ReadinessFollowsTheHealthCheck(t *testing.T) {
 	if err := os.WriteFile(sick, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if i = client.Await(id, unready); !strings.Contains(i.Reason, "HTTP status 503") {
+	if i = client.Await(id, unready); !strings.Contains(i.Reason, "answers 503") {
 		t.Fatalf("reason %q", i.Reason)
 	}
 	os.Remove(sick)
@@ -310,9 +310,14 @@ func TestF158_ReadinessFollowsTheHealthCheck(t *testing.T) {
 	id = client.Start("spread.deaf", 0, deaf)
 	client.Await(id, starting)
 	time.Sleep(700 * time.Millisecond)
-	if i := client.Instance(id); i.State != starting {
+	if i := client.Instance(id); i.State != starting || i.Reason != "" {
 		t.Fatalf("%v", i)
 	}
+	want := fmt.Sprintf("tcp %d: connection refused", port)
+	client.Until("the reason", func() bool {
+		i := client.Locked(id)
+		return i.GetState() == starting && i.GetReason() == want
+	})
 }
 
 func TestF158_ExecHealthCheckRunsListedPrograms(t *testing.T) {

@@ -199,6 +199,9 @@ func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool
 		Changed: func(ready bool, reason string) {
 			s.report(id, epoch, func(i *instance) { s.healthChanged(i, ready, reason) })
 		},
+		Failing: func(reason string) {
+			s.report(id, epoch, func(i *instance) { s.healthFails(i, reason) })
+		},
 	}
 	if i.spec.Runtime == workload.RuntimeWasm {
 		check.Loaded = moduleLoaded(cacheOf(s.options.Directory, id), i.process)
@@ -209,6 +212,7 @@ func (s *Supervisor) watchHealth(ctx context.Context, i *instance, wasReady bool
 			return // checkPolicy stops the instance
 		}
 		if check.Execute, err = s.runProbe(i, permit); err != nil {
+			s.healthFails(i, "the program of the health check cannot run: "+err.Error())
 			return
 		}
 	}
@@ -224,11 +228,27 @@ func (s *Supervisor) healthChanged(i *instance, ready bool, reason string) {
 		return
 	}
 	changed := i.ready != next
+	switch {
+	case !ready:
+		s.options.Log.Printf("%s: unready: %s", i.id, reason)
+	case i.reason != "":
+		s.options.Log.Printf("%s: ready", i.id)
+	}
 	i.ready, i.reason, i.dirty = next, reason, true
 	if changed {
 		s.watchLiveness(i)
 	}
 	s.write(i)
+}
+
+// healthFails notes why an instance is not ready yet, or not ready any more. The check says so rarely (health.TellAgain):
+// each time is an event for meshd, and there a change that all cells get.
+func (s *Supervisor) healthFails(i *instance, reason string) {
+	if i.reason == reason {
+		return
+	}
+	s.options.Log.Printf("%s: not ready: %s", i.id, reason)
+	i.reason, i.dirty = reason, true
 }
 
 // ended decides what follows the end of a workload that should run.

@@ -130,7 +130,7 @@ func TestF84_ImagesAreShownWithAllTheirNames(t *testing.T) {
 	}
 	d.runnerd.refuse, d.runnerd.some, d.runnerd.usage = "it is no reference", false, true
 	d.run("", "image", "pull", "UPPER").expectError(t, ExitUsage, "no reference")
-	d.run("", "image", "rm", "").expectError(t, ExitUsage, "no reference")
+	d.run("", "image", "rm", "").expectError(t, ExitUsage, "argument 1 is empty")
 	d.run(web2, "apply", "-f", "-").expectError(t, ExitUsage, "no reference", "nothing was written")
 }
 

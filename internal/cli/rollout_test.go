@@ -190,8 +190,10 @@ func TestF74_HistoryNamesVersionsAsStatusDoes(t *testing.T) {
 	if name == two || name != d.instances("rollout.web.past-"+five) {
 		t.Fatalf("%s, %s, %s", name, two, five)
 	}
-	d.run("", "rollout", "history", "web").expect(t, 0, name+"  replicas=2, image=example.org/web:1\n"+
-		name+"  replicas=5, image=example.org/web:1  (the same with other replicas or placement: --to "+five+")\n")
+	d.run("", "rollout", "history", "web").expect(t, 0,
+		d.instances("spread.web")+"  current          replicas=2, image=example.org/web:3, sha256=f2d887004394\n"+
+			name+"  unproven         replicas=2, image=example.org/web:1\n"+
+			name+"  unproven         replicas=5, image=example.org/web:1  (the same with other replicas or placement: --to "+five+")\n")
 	for to, replicas := range map[string]int{name: 2, name[:8]: 2, five: 5, two: 2} {
 		d.run("", "rollout", "undo", "web", "--to", to).expect(t, 0,
 			fmt.Sprintf("spread.web back to %s: replicas=%d, image=example.org/web:1\n", name, replicas))
@@ -205,8 +207,12 @@ func TestRolloutUndo(t *testing.T) {
 	oldestStored := d.former(strings.Replace(web2, "web:1", "web:0", 1))
 	beforeStored := d.former(web2)
 	oldest, before := d.instances("rollout.web.past-"+oldestStored), d.instances("rollout.web.past-"+beforeStored)
-	d.run("", "rollout", "history", "web").expect(t, 0, before+"  replicas=2, image=example.org/web:1\n"+
-		oldest+"  replicas=2, image=example.org/web:0\n")
+	d.run("", "rollout", "history", "web").expect(t, 0,
+		d.instances("spread.web")+"  current          replicas=5, image=example.org/web:1, sha256=1b0bb9e04a8c\n"+
+			before+"  unproven         replicas=2, image=example.org/web:1\n"+
+			oldest+"  unproven         replicas=2, image=example.org/web:0\n")
+	d.run("", "rollout", "undo", "web").expectError(t, ExitError, "no other version that is known to be good", "--to")
+	d.marks(oldestStored+"=good", beforeStored+"=good")
 	d.run("", "rollout", "undo", "web").expect(t, 0, "spread.web back to "+before+": replicas=2, image=example.org/web:1\n")
 	if d.held("spread.web").Replicas != 2 {
 		t.Error("not written")
@@ -217,14 +223,61 @@ func TestRolloutUndo(t *testing.T) {
 		"spread.web back to "+oldest+": replicas=2, image=example.org/web:0\n")
 	d.run("", "rollout", "undo", "web", "--to", "ffffff").expectError(t, ExitError, "rollout history")
 	// The last good version comes first.
+	delete(d.keys, "spread.web")
+	d.hold(web5)
 	d.keys["rollout.web.good"] = d.keys["rollout.web.past-"+beforeStored]
 	d.run("", "rollout", "undo", "web").expect(t, 0, "spread.web back to "+before+": replicas=2, image=example.org/web:1\n")
+	delete(d.keys, "spread.web")
+	d.hold(web5)
 	writes := d.writes
 	d.beforeWrite = func() { d.keys["spread.web"][0].Sequence++ }
 	d.run("", "rollout", "undo", "web").expectError(t, ExitConflict, "changed while this ran")
 	if d.writes != writes {
 		t.Error("written over somebody's change")
 	}
+}
+
+// marks is what cells keep of the outcomes of former versions.
+func (d *fakeDaemon) marks(words ...string) {
+	value := d.value(ownActor, []byte{1})
+	value.Text = strings.Join(words, " ")
+	d.keys["rollout.web.marks"] = []uds.EntryValue{value}
+}
+
+// TestUndoNeverChoosesWhatFailed: after an update that failed, undo goes back to the good version, and once more does
+// nothing but say why; history says what became of each; --to goes to a failed one on purpose.
+func TestUndoNeverChoosesWhatFailed(t *testing.T) {
+	d := newFake(t)
+	bad := strings.Replace(web2, "web:1", "web:bad", 1)
+	goodStored := d.former(web2)
+	earlier := d.keys["rollout.web.past"]
+	badStored := d.former(bad)
+	later := d.keys["rollout.web.past"] // what cells keep of the bad one once it is undone
+	d.keys["rollout.web.past"] = earlier
+	d.keys["spread.web"] = d.keys["rollout.web.past-"+badStored]
+	d.keys["rollout.web.good"] = d.keys["rollout.web.past-"+goodStored]
+	d.workload("held", nil)
+	good, failed := d.instances("rollout.web.good"), d.instances("spread.web")
+	d.run("", "rollout", "history", "web").expect(t, 0,
+		failed+"  current, failed  replicas=2, image=example.org/web:bad\n"+
+			good+"  good             replicas=2, image=example.org/web:1\n")
+	d.run("", "rollout", "undo", "web").expect(t, 0, "spread.web back to "+good+": replicas=2, image=example.org/web:1\n")
+	d.keys["rollout.web.past"] = later
+	d.marks(badStored + "=failed")
+	d.workload("ok", nil)
+	writes := d.writes
+	d.run("", "rollout", "undo", "web").expectError(t, ExitError, "no other version that is known to be good", "history")
+	d.marks() // it was undone before there was a verdict
+	d.run("", "rollout", "undo", "web").expectError(t, ExitError, "no other version that is known to be good")
+	if d.writes != writes {
+		t.Error("something was written")
+	}
+	d.marks(badStored + "=failed")
+	d.run("", "rollout", "history", "web").expect(t, 0,
+		good+"  current, good    replicas=2, image=example.org/web:1\n"+
+			failed+"  failed           replicas=2, image=example.org/web:bad\n")
+	d.run("", "rollout", "undo", "web", "--to", failed[:8]).expect(t, 0,
+		"spread.web back to "+failed+": replicas=2, image=example.org/web:bad\n")
 }
 
 // Applying the same file after a failure tries once more; otherwise it writes nothing.

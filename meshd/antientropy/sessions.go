@@ -154,6 +154,14 @@ func (a *Sessions) Abandon(now clock.Instant) {
 	}
 }
 
+// AbandonUnanswered gives up the bootstrap begun here if its peer has said nothing to it for so long: a cell that boots asks
+// the next one rather than wait for one that may be gone (F4, F69).
+func (a *Sessions) AbandonUnanswered(now clock.Instant, patience time.Duration) {
+	if s := a.slot(0); s.active && s.bootstrap && !s.begun && now.Sub(s.started) >= patience {
+		a.fail(s)
+	}
+}
+
 // Running reports whether a session with peer is under way.
 func (a *Sessions) Running(peer wire.CellID) bool { return a.find(peer) != nil }
 

@@ -31,6 +31,9 @@ const (
 	// The first rounds over all peers are faster, because a restart under load is the common case.
 	bootRetryMin = 250 * time.Millisecond
 	bootRetryMax = 60 * time.Second
+	// bootAnswerMin is how long a peer has to answer at least before the next one is asked in its place; it grows with
+	// the pauses, for paths that are slower.
+	bootAnswerMin = 500 * time.Millisecond
 )
 
 type bootState struct {
@@ -155,6 +158,7 @@ func (c *Cell) contactPeer() {
 	}
 	peer := candidates[c.boot.tries%len(candidates)]
 	c.boot.tries++
+	c.sessions.AbandonUnanswered(c.now, max(pause, bootAnswerMin))
 	c.sessions.Start(c.now, peer, true)
 }
 

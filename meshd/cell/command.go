@@ -91,13 +91,13 @@ func (c *Cell) writeCommand(request Request, reply func(Response)) {
 		return
 	}
 	name, value := strings.Clone(write.Key), slices.Clone(write.Value)
-	before := c.operatorValue(name)
+	before, outcome := c.operatorValue(name), c.outcomeOf(name)
 	c.operatorWrite(name, value, func(err error) {
 		if err != nil {
 			reply(writeFailure(name, err))
 			return
 		}
-		c.remember(name, before, value)
+		c.remember(name, before, value, outcome)
 		register, _ := c.store.Get([]byte(name))
 		reply(Response{Status: uds.OK, Payload: binary.BigEndian.AppendUint64(nil, register.DotDigest())})
 	})

@@ -8,7 +8,6 @@ import (
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
-	"colloid.net/workload"
 )
 
 // valuesPendingMax bounds writes of workloads that wait for the disk. It leaves room for people.
@@ -171,21 +170,4 @@ func (c *Cell) writeValue(workload, key string, value, seen []byte, keysMax int,
 		}
 		done(err)
 	})
-}
-
-// NoModule names a workload of a bare name that holds no module, so that nothing of it can be invoked anywhere;
-// empty: it is a module, or nobody knows it.
-func (c *Cell) NoModule(workloadName string) string {
-	key := ""
-	for _, kind := range workloadKinds {
-		view := c.views.workloads[kind+workloadName]
-		if view == nil {
-			continue
-		}
-		if view.spec == nil || view.spec.Runtime == workload.RuntimeWasm {
-			return ""
-		}
-		key = view.key
-	}
-	return key
 }

@@ -12,6 +12,7 @@ import (
 	"colloid.net/ipc/uds"
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/sim"
 	"colloid.net/workload"
 )
@@ -207,9 +208,39 @@ func TestF144_WhatIsNoModuleIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest(t, ask(t, w, n, write(uds.CodeSet, "wasm.thumbs", module, uds.ExpectAbsent)))
-	for name, want := range map[string]string{"web": "spread.web", "thumbs": "", "unknown": ""} {
-		if got := n.Cell().NoModule(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
+	for name, want := range map[string]string{
+		"web":     "spread.web is no module: only modules have functions to invoke",
+		"unknown": "no workload is named \"unknown\": see `colloid status`",
+	} {
+		if got, again := n.Cell().WhyNotInvoked(name); got != want || again {
+			t.Errorf("%s: %q, %v, want %q", name, got, again, want)
+		}
+	}
+	w.Run(10 * time.Second)
+	on := fmt.Sprintf("the instance of wasm.thumbs on cell %s ", n.ID())
+	for _, test := range []struct {
+		state    reconcile.State
+		reason   string
+		restarts uint32
+		serves   int
+		want     string
+		again    bool
+	}{
+		{reconcile.Ready, "", 0, 2, on + "does not answer or has just ended: try again", true},
+		{reconcile.Starting, "", 0, 1, on + "is starting: try again", true},
+		{reconcile.Starting, "", 3, 1, on + "is starting, after 3 restarts: try again", true},
+		{reconcile.Backoff, "the module cannot be instantiated: unreachable", 4, 0,
+			on + "has ended: the module cannot be instantiated: unreachable", false},
+	} {
+		actual := reconcile.Actual{Key: "wasm.thumbs", Spec: module, State: test.state, Reason: test.reason,
+			Restarts: test.restarts, PID: 7, ID: reconcile.InstanceID{Digest: 1, KeyHash: n.Cell().Store().Hash([]byte("wasm.thumbs"))}}
+		n.Input(func(now clock.Instant) { n.Cell().HelperInstance(now, actual) })
+		w.Run(time.Millisecond)
+		if got, again := n.Cell().WhyNotInvoked("thumbs"); got != test.want || again != test.again {
+			t.Errorf("%v: %q, %v, want %q", test.state, got, again, test.want)
+		}
+		if got := n.Cell().Serves("thumbs", n.ID()); got != test.serves {
+			t.Errorf("%v: serves %d, want %d", test.state, got, test.serves)
 		}
 	}
 }

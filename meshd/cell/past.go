@@ -48,9 +48,44 @@ func (c *Cell) pastOf(name string) []uint64 {
 	return digests
 }
 
-// remember keeps what an operator's write has replaced, for `rollout undo`, and lets go of what is too old.
-// After a deletion, and before a workload of the name exists anew, everything known of the name goes.
-func (c *Cell) remember(key string, before, after []byte) {
+// outcomeOf says what has become of the specification that an operator wrote under a key, 0 if that is open.
+func (c *Cell) outcomeOf(key string) state.Outcome {
+	view := c.views.workloads[key]
+	if view == nil || view.wanted == nil {
+		return 0
+	}
+	if view.verdict != nil {
+		return state.OutcomeFailed
+	}
+	if rollout := c.views.rollouts[state.WorkloadName(key)]; rollout != nil && bytes.Equal(rollout.good, view.wantedRaw) {
+		return state.OutcomeGood
+	}
+	return 0
+}
+
+// mark keeps the outcome of a former specification, and forgets those of specifications that are not kept.
+func (c *Cell) mark(name string, digest uint64, outcome state.Outcome, kept []uint64) {
+	r, found := c.store.Get([]byte(state.RolloutKey(name, state.RolloutMarks)))
+	_, value, _ := latestOf(r, found)
+	before, _ := state.ParseMarks(value)
+	var marks []state.Mark
+	for _, former := range kept {
+		at := slices.IndexFunc(before, func(m state.Mark) bool { return m.Digest == former })
+		switch {
+		case former == digest && outcome != 0:
+			marks = append(marks, state.Mark{Digest: digest, Outcome: outcome})
+		case at >= 0:
+			marks = append(marks, before[at])
+		}
+	}
+	if !slices.Equal(before, marks) {
+		c.publish(state.RolloutKey(name, state.RolloutMarks), state.AppendMarks(nil, marks))
+	}
+}
+
+// remember keeps what an operator's write has replaced, and what had become of that, for `rollout undo`, and lets go of
+// what is too old. After a deletion, and before a workload of the name exists anew, everything known of the name goes.
+func (c *Cell) remember(key string, before, after []byte, outcome state.Outcome) {
 	name := state.WorkloadName(key)
 	switch {
 	case len(after) == 0:
@@ -74,6 +109,7 @@ func (c *Cell) remember(key string, before, after []byte) {
 	kept := past[:min(len(past), state.PastMax)]
 	c.publish(state.RolloutKey(name, state.PastField(digest)), before)
 	c.publish(state.RolloutKey(name, state.RolloutPast), state.AppendPast(nil, kept))
+	c.mark(name, digest, outcome, kept)
 	for _, old := range past[len(kept):] {
 		c.forgetPast(key, name, old, kept)
 	}
@@ -131,6 +167,17 @@ func describeRollout(field string, value []byte) string {
 		texts := make([]string, 0, len(digests))
 		for _, digest := range digests {
 			texts = append(texts, hex64(digest))
+		}
+		if err == nil {
+			return strings.Join(texts, " ")
+		}
+	case state.RolloutMarks:
+		marks, err := state.ParseMarks(value)
+		texts := make([]string, 0, len(marks))
+		for _, mark := range marks {
+			if mark.Outcome.String() != "" {
+				texts = append(texts, hex64(mark.Digest)+"="+mark.Outcome.String())
+			}
 		}
 		if err == nil {
 			return strings.Join(texts, " ")

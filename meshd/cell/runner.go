@@ -228,10 +228,13 @@ func endpointInstance(actual reconcile.Actual) (state.EndpointInstance, bool) {
 	switch actual.State {
 	case reconcile.Starting:
 		instance.State = state.EndpointStarting
+		if actual.PID != 0 { // before that: how far a pull is, which changes all the time
+			instance.Reason = actual.Reason
+		}
 	case reconcile.Ready:
 		instance.State = state.EndpointReady
 	case reconcile.Unready:
-		instance.State = state.EndpointUnready
+		instance.State, instance.Reason = state.EndpointUnready, actual.Reason
 	case reconcile.Stopping:
 		instance.State = state.EndpointDraining
 	case reconcile.Backoff:

@@ -206,9 +206,9 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	case hasEnded:
 		status.State = ended
 	case old > 0:
-		status.State = "updating"
+		status.State, status.Reason = "updating", notReadyReason(status.Instances)
 	default:
-		status.State, status.Reason = "starting", cmp.Or(endedReason(status.Instances), startingReason(status.Instances))
+		status.State, status.Reason = "starting", cmp.Or(endedReason(status.Instances), notReadyReason(status.Instances))
 	}
 	if reason := c.waitsForEnvironment(view); reason != "" && status.Reason == "" && status.State != "ok" {
 		status.Reason = reason
@@ -240,11 +240,13 @@ func endedReason(instances []uds.InstanceInfo) string {
 	return ""
 }
 
-// startingReason says what an instance of this cell does before it runs: how far the pull of its image is, for one.
-// Other cells are not told, since it changes all the time.
-func startingReason(instances []uds.InstanceInfo) string {
+// notReadyReason says why an instance is not ready: how its health check fails, or, of one of this cell, what it does
+// before it runs: how far the pull of its image is, for one. Other cells are not told that, since it changes all the
+// time.
+func notReadyReason(instances []uds.InstanceInfo) string {
 	for _, instance := range instances {
-		if instance.State == state.EndpointStarting.String() && instance.Reason != "" {
+		if (instance.State == state.EndpointStarting.String() || instance.State == state.EndpointUnready.String()) &&
+			instance.Reason != "" {
 			return "on cell " + instance.Cell + ": " + instance.Reason
 		}
 	}
@@ -434,7 +436,7 @@ func (c *Cell) explainReply(key string) Response {
 				if instance.ExitCode != nil {
 					line.Instance = exitText(instance)
 				}
-				if instance.Reason != "" { // known of this cell's own only
+				if instance.Reason != "" {
 					line.Instance += ": " + instance.Reason
 				}
 			}

@@ -205,17 +205,9 @@ func (d *Daemon) open() (err error) {
 		}
 		return err
 	}
-	bind := d.options.Bind
-	if bind.Port() == 0 {
-		bind = netip.AddrPortFrom(bind.Addr(), wire.Port)
-	}
-	sizes := d.options.Reactor
-	sizes.Bind, sizes.Driver = bind, d.options.Driver
-	d.reactor, err = reactor.Open(sizes)
-	if err != nil {
+	if err := d.openReactor(); err != nil {
 		return err
 	}
-	d.inbox.attach(d.reactor.Wake)
 	if d.options.SupplyFD >= 0 {
 		if d.supply, err = supply.NewReceiver(d.options.SupplyFD); err != nil {
 			return err
@@ -256,6 +248,19 @@ func (d *Daemon) open() (err error) {
 	d.helper.address = config.Addresses[0].Address.Addr().AsSlice()
 	d.helper.cellID = uint64(config.Self)
 	d.setAddresses(config.Addresses)
+	return nil
+}
+
+func (d *Daemon) openReactor() (err error) {
+	sizes := d.options.Reactor
+	sizes.Bind, sizes.Driver = d.options.Bind, d.options.Driver
+	if sizes.Bind.Port() == 0 {
+		sizes.Bind = netip.AddrPortFrom(sizes.Bind.Addr(), wire.Port)
+	}
+	if d.reactor, err = reactor.Open(sizes); err != nil {
+		return err
+	}
+	d.inbox.attach(d.reactor.Wake)
 	return nil
 }
 

@@ -27,6 +27,9 @@ const (
 	forwardPatience = 5 * time.Second
 	// forwardReplyMax bounds an answer: the longest outcome is well below.
 	forwardReplyMax = invoke.FrameMax
+	// Sentences behind EBUSY. A cell of an earlier version says none.
+	sentenceBusy     = "the instance has too much to do"
+	sentenceStarting = "the instance is starting"
 )
 
 // forwarder is the asking end. All but done belongs to the reactor's goroutine.
@@ -48,31 +51,45 @@ type forwardEnd struct {
 	accepted bool
 }
 
-// forward has an invocation done by another cell, on the client's goroutine. found is false if no other cell has
-// an instance.
-func (w *workers) forward(ctx context.Context, name string, call *invoke.Invocation) (r control.Response, found bool) {
+// forward has an invocation done by another cell, on the client's goroutine: by one with an instance that is ready, as
+// far as is known, before others. began is false if none has begun it; r is then the most telling refusal, if any.
+func (w *workers) forward(ctx context.Context, name string, call *invoke.Invocation) (r control.Response, began bool) {
 	var hosts []wire.CellID
-	w.onReactor(ctx, func() {
-		self := w.daemon.cell.Self()
-		for _, host := range w.hosts(state.PrefixWasm + name) {
-			if host != self {
-				hosts = append(hosts, host)
-			}
-		}
-		if len(hosts) > 1 { // not always the same one
-			w.forwarded++
-			at := int(w.forwarded % uint64(len(hosts)))
-			hosts = append(hosts[at:len(hosts):len(hosts)], hosts[:at]...)
-		}
-	})
+	w.onReactor(ctx, func() { hosts = w.hostsFor(name) })
 	request := invoke.AppendCall(nil, name, call)
 	for _, host := range hosts[:min(len(hosts), forwardTries)] {
-		var again bool
-		if r, again = w.forwardTo(ctx, host, name, request, call.Patience()+forwardPatience); !again {
-			break
+		answer, again := w.forwardTo(ctx, host, name, request, call.Patience()+forwardPatience)
+		if !again {
+			return answer, true
+		}
+		if r.Errno == 0 || answer.Errno == uds.ErrorBusy {
+			r = answer
 		}
 	}
-	return r, len(hosts) > 0
+	return r, false
+}
+
+// hostsFor lists the other cells that may do an invocation, the best first. It runs on the reactor's goroutine.
+func (w *workers) hostsFor(name string) []wire.CellID {
+	var ready, others []wire.CellID
+	for _, host := range w.hosts(state.PrefixWasm + name) {
+		switch serves := w.daemon.cell.Serves(name, host); {
+		case host == w.daemon.cell.Self() || serves == 0:
+		case serves == 2:
+			ready = append(ready, host)
+		default:
+			others = append(others, host)
+		}
+	}
+	w.forwarded++
+	turn := func(hosts []wire.CellID) []wire.CellID { // not always the same one
+		if len(hosts) < 2 {
+			return hosts
+		}
+		at := int(w.forwarded % uint64(len(hosts)))
+		return append(hosts[at:len(hosts):len(hosts)], hosts[:at]...)
+	}
+	return append(turn(ready), turn(others)...)
 }
 
 // forwardTo asks one cell. again says that it did not begin, so another may be asked.
@@ -120,9 +137,15 @@ func parseForwarded(name string, target wire.CellID, reply []byte) (r control.Re
 	case len(reply) < 2, errno != 0 && len(outcome) > invoke.TextMax:
 		return control.Response{Status: uds.Error, Errno: invoke.ErrorIO,
 			Text: fmt.Sprintf("%s on cell %v: the answer is not understood", name, target)}, false
-	case errno == uds.ErrorBusy || errno == uds.ErrorNotFound && len(outcome) == 0:
+	case errno == uds.ErrorNotFound && len(outcome) == 0: // it has none, or none any more: that is no reason to tell
+		return control.Response{}, true
+	case errno == uds.ErrorBusy:
+		why := absenceStarting
+		if string(outcome) == sentenceBusy {
+			why = absenceBusy
+		}
 		return control.Response{Status: uds.Error, Errno: uds.ErrorBusy,
-			Text: fmt.Sprintf("the instance of %s on cell %v is starting, has ended or is busy: try again", name, target)}, true
+			Text: why.refusal(name, "cell "+target.String())}, true
 	case errno != 0:
 		return control.Response{Status: uds.Error, Errno: errno,
 			Text: fmt.Sprintf("%s on cell %v: %s", name, target, outcome)}, false
@@ -256,11 +279,15 @@ func (f *forwarded) Readable(s *stream.Stream) {
 // run has the invocation done, on a goroutine of its own: at most forwardsMax of them, each as long as
 // workers.call allows.
 func (f *forwarded) run(ctx context.Context, name string, call *invoke.Invocation) {
-	result, errno := f.workers.call(ctx, name, call)
+	result, why := f.workers.call(ctx, name, call)
 	var reply []byte
 	switch {
-	case errno != 0:
-		reply = binary.BigEndian.AppendUint16(nil, errno)
+	case why == absenceMissing:
+		reply = binary.BigEndian.AppendUint16(nil, uds.ErrorNotFound)
+	case why == absenceBusy:
+		reply = append(binary.BigEndian.AppendUint16(nil, uds.ErrorBusy), sentenceBusy...)
+	case why == absenceStarting:
+		reply = append(binary.BigEndian.AppendUint16(nil, uds.ErrorBusy), sentenceStarting...)
 	case result.Errno != 0:
 		reply = binary.BigEndian.AppendUint16(nil, deadlineErrno(result.Errno))
 		reply = append(reply, result.Output[:min(len(result.Output), invoke.TextMax)]...)

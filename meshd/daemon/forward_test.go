@@ -48,7 +48,7 @@ func TestF144_InvocationsReachOtherCells(t *testing.T) {
 	a, b, target := pair(t, "epoll")
 	a.elsewhere(target)
 	_, err := a.invoke("w", "f", "x")
-	refusedWith(t, err, uds.ErrorBusy, "try again") // b has none any more
+	refusedWith(t, err, uds.ErrorNotFound, "no workload is named \"w\"") // b has none any more, and nobody knows it
 	f := b.connectWorker("wasm.w", 0, 0)
 	f.hello()
 	b.connected("w")
@@ -98,7 +98,62 @@ func TestF144_InvocationsReachOtherCells(t *testing.T) {
 	}
 	a.elsewhere()
 	_, err = a.invoke("w", "f", "x")
-	refusedWith(t, err, uds.ErrorNotFound, "no instance")
+	refusedWith(t, err, uds.ErrorNotFound, "no workload is named")
+	waitIdle(t, a, b)
+}
+
+// TestF144_AnotherCellServesWhileTheOwnInstanceCannot: while the instance here starts, or has as much to do as it takes,
+// one elsewhere does the invocation; without one the reason says which of the two it is, and where.
+func TestF144_AnotherCellServesWhileTheOwnInstanceCannot(t *testing.T) {
+	a, b, target := pair(t, "epoll")
+	own := a.connectWorker("wasm.w", 0, 0) // no Hello yet: it starts
+	a.elsewhere(target)
+	_, err := a.invoke("w", "f", "x")
+	refusedWith(t, err, uds.ErrorBusy, "the instance of w on this cell is starting: try again")
+	f := b.connectWorker("wasm.w", 0, 0)
+	_, err = a.invoke("w", "f", "x")
+	refusedWith(t, err, uds.ErrorBusy, "the instance of w on cell "+target.String()+" is starting: try again")
+	f.hello()
+	b.connected("w")
+	go f.echo()
+	for range 3 {
+		if output, err := a.invoke("w", "f", "x"); err != nil || string(output) != "f x" {
+			t.Fatalf("%q, %v", output, err)
+		}
+	}
+	own.hello()
+	a.connected("w")
+	fill := func(r *running) (empty func()) {
+		w := &r.daemon.workers
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		for _, one := range w.byInstance {
+			for id := range uint64(invoke.InvocationsMax) {
+				one.pending[1<<40+id] = waiter{make(chan *invoke.Result, 1), time.Now().Add(time.Hour)}
+			}
+		}
+		return func() {
+			w.mutex.Lock()
+			defer w.mutex.Unlock()
+			for _, one := range w.byInstance {
+				for id := range uint64(invoke.InvocationsMax) {
+					delete(one.pending, 1<<40+id)
+				}
+			}
+		}
+	}
+	emptyOwn := fill(a)
+	if output, err := a.invoke("w", "f", "y"); err != nil || string(output) != "f y" {
+		t.Fatalf("%q, %v", output, err)
+	}
+	empty := fill(b)
+	_, err = a.invoke("w", "f", "y")
+	refusedWith(t, err, uds.ErrorBusy, "this cell has 64 invocations to do already")
+	emptyOwn()
+	a.daemon.workers.drop(a.daemon.workers.byInstance[own.actual.ID])
+	_, err = a.invoke("w", "f", "y")
+	refusedWith(t, err, uds.ErrorBusy, "on cell "+target.String()+" has 64 invocations to do already")
+	empty()
 	waitIdle(t, a, b)
 }
 

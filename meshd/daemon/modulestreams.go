@@ -95,7 +95,7 @@ func (w *workers) streamStep(to *worker, conn *invoke.Conn, request *invoke.Requ
 // forwardTries cells, one after the other until one accepts.
 func (w *workers) openStream(to *worker, conn *invoke.Conn, request *invoke.Request, done chan *invoke.Answer) {
 	name := bareName(request.Key)
-	hosts := slices.Clone(w.hosts(state.PrefixWasm + name))
+	hosts := w.hosts(state.PrefixWasm + name)
 	errno := uint16(0)
 	switch {
 	case request.Index != invoke.StreamInvoke:
@@ -111,12 +111,14 @@ func (w *workers) openStream(to *worker, conn *invoke.Conn, request *invoke.Requ
 		done <- &invoke.Answer{Errno: errno}
 		return
 	}
-	if own := slices.Index(hosts, w.daemon.cell.Self()); own >= 0 {
-		hosts[0], hosts[own] = hosts[own], hosts[0]
-	} else { // not always the same one
-		w.forwarded++
-		at := int(w.forwarded % uint64(len(hosts)))
-		hosts = append(hosts[at:len(hosts):len(hosts)], hosts[:at]...)
+	if own := w.daemon.cell.Self(); slices.Contains(hosts, own) {
+		others := w.hostsFor(name)
+		hosts = append([]wire.CellID{own}, others...)
+		if len(others) > 0 && w.daemon.cell.Serves(name, own) < w.daemon.cell.Serves(name, others[0]) {
+			hosts = others // one that is ready is better than the own one that is not
+		}
+	} else if others := w.hostsFor(name); len(others) > 0 {
+		hosts = others
 	}
 	m := &moduleStream{
 		owner: w, worker: to, conn: conn, name: name, hosts: hosts[:min(len(hosts), forwardTries)], opening: done,

@@ -1,9 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -64,26 +64,41 @@ func (w *workers) invoke(ctx context.Context, payload []byte) control.Response {
 		return refuse(uds.ErrorInvalid, "malformed invoke request")
 	}
 	name = bareName(name)
-	result, errno := w.call(ctx, name, call)
-	switch {
-	case errno == uds.ErrorNotFound:
-		if response, found := w.forward(ctx, name, call); found {
-			return response
-		}
-		other := ""
-		w.onReactor(ctx, func() { other = w.daemon.cell.NoModule(name) })
-		if other != "" {
-			return refuse(errno, other+" is no module: only modules have functions to invoke")
-		}
-		return refuse(errno, fmt.Sprintf("%.80q has no instance that can be invoked, on this cell or another: look at "+
-			"`colloid status`", name))
-	case errno != 0:
-		return refuse(uds.ErrorBusy, fmt.Sprintf("the instance of %s on this cell is starting or has %d invocations "+
-			"to do already: try again", name, invoke.InvocationsMax))
-	case result.Errno != 0:
+	result, why := w.call(ctx, name, call)
+	if why != absenceNone {
+		return w.elsewhere(ctx, name, call, why)
+	}
+	if result.Errno != 0 {
 		return refuse(deadlineErrno(result.Errno), name+": "+string(result.Output))
 	}
 	return control.Response{Status: uds.OK, Payload: invoke.AppendOutcome(nil, result)}
+}
+
+// elsewhere has an invocation done by another cell when no worker of this one took it, and says why nobody does.
+func (w *workers) elsewhere(ctx context.Context, name string, call *invoke.Invocation, why absence) control.Response {
+	response, began := w.forward(ctx, name, call)
+	if began {
+		return response
+	}
+	refuse := func(errno uint16, text string) control.Response {
+		return control.Response{Status: uds.Error, Errno: errno, Text: text}
+	}
+	text := why.refusal(name, "this cell")
+	switch {
+	case why == absenceBusy:
+		return refuse(uds.ErrorBusy, text)
+	case response.Errno != 0: // the most telling refusal of others
+		return response
+	}
+	known, again := "", false
+	w.onReactor(ctx, func() { known, again = w.daemon.cell.WhyNotInvoked(name) })
+	switch {
+	case known != "" && !again && why == absenceMissing:
+		return refuse(uds.ErrorNotFound, known)
+	case text == "":
+		text = cmp.Or(known, "the daemon is stopping")
+	}
+	return refuse(uds.ErrorBusy, text)
 }
 
 // deadlineErrno translates a worker's error number to that of a reply.

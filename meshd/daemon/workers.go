@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -11,7 +12,6 @@ import (
 
 	"colloid.net/ipc/invoke"
 	"colloid.net/ipc/message"
-	"colloid.net/ipc/uds"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
@@ -307,36 +307,59 @@ func (w *workers) take(to *worker, conn *invoke.Conn, body any) bool {
 	return false
 }
 
-// choose picks a connected worker of a workload and enters the invocation in it. reason says why there is
-// none; busy that there is one, with too much to do.
+// absence is why no worker of this cell took an invocation.
+type absence uint8
+
+const (
+	absenceNone     absence = iota // one did
+	absenceMissing                 // there is no instance that runs
+	absenceStarting                // there is one that is not connected yet
+	absenceBusy                    // all have as much to do as they take
+)
+
+// refusal is the sentence for an absence that passes, "" for absenceMissing.
+func (a absence) refusal(name, where string) string {
+	switch a {
+	case absenceStarting:
+		return fmt.Sprintf("the instance of %s on %s is starting: try again", name, where)
+	case absenceBusy:
+		return fmt.Sprintf("the instance of %s on %s has %d invocations to do already: try again", name, where,
+			invoke.InvocationsMax)
+	}
+	return ""
+}
+
+// choose picks a connected worker of a workload and enters the invocation in it.
 func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, from *worker,
-	result chan *invoke.Result, errno uint16,
+	result chan *invoke.Result, why absence,
 ) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	errno = uds.ErrorNotFound
+	why = absenceMissing
 	var best *worker
 	for _, candidate := range w.byInstance {
 		if candidate.name != name {
 			continue
 		}
 		switch {
-		case !candidate.connected || len(candidate.pending) >= invoke.InvocationsMax:
-			errno = uds.ErrorBusy
+		case !candidate.connected:
+			why = max(why, absenceStarting)
+		case len(candidate.pending) >= invoke.InvocationsMax:
+			why = absenceBusy
 		case best == nil || len(candidate.pending) < len(best.pending) ||
 			len(candidate.pending) == len(best.pending) && candidate.id.Slot < best.id.Slot:
 			best = candidate
 		}
 	}
 	if best == nil {
-		return nil, nil, nil, errno
+		return nil, nil, nil, why
 	}
 	best.nextID++
 	v.ID = best.nextID
 	result = make(chan *invoke.Result, 1)
 	best.pending[v.ID] = waiter{result, time.Now().Add(v.Patience())}
 	w.guard()
-	return best.conn, best, result, 0
+	return best.conn, best, result, absenceNone
 }
 
 func (w *workers) giveUp(from *worker, id uint64) {
@@ -345,30 +368,30 @@ func (w *workers) giveUp(from *worker, id uint64) {
 	delete(from.pending, id)
 }
 
-// call runs one invocation on a worker of this cell. failed is nil unless errno says that none was reached.
-func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (*invoke.Result, uint16) {
+// call runs one invocation on a worker of this cell. The result is nil where why says that none was reached.
+func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (_ *invoke.Result, why absence) {
 	if v.Milliseconds == 0 {
 		v.Milliseconds = invoke.DeadlineDefaultMilliseconds
 	}
-	conn, from, result, errno := w.choose(name, v)
-	if errno != 0 {
-		return nil, errno
+	conn, from, result, why := w.choose(name, v)
+	if why != absenceNone {
+		return nil, why
 	}
 	if conn.Send(v) != nil {
 		w.giveUp(from, v.ID)
-		return nil, uds.ErrorBusy
+		return nil, absenceStarting
 	}
 	select {
 	case r, open := <-result:
 		if !open {
 			return &invoke.Result{Errno: invoke.ErrorGone,
-				Output: []byte("the worker ended while the function ran")}, 0
+				Output: []byte("the worker ended while the function ran")}, absenceNone
 		}
-		return r, 0
+		return r, absenceNone
 	case <-ctx.Done():
 	}
 	w.giveUp(from, v.ID)
-	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the daemon is stopping")}, 0
+	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the daemon is stopping")}, absenceNone
 }
 
 // guard looks after invocations that no worker answers, as long as there are any. A timer for each would wake

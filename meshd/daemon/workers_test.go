@@ -128,7 +128,7 @@ func TestF144_InvocationsGoToAConnectedWorker(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 	}
-	refused("w", uds.ErrorNotFound, "no instance")
+	refused("w", uds.ErrorNotFound, "no workload is named \"w\"")
 	f := r.connectWorker("wasm.w", 0, 0)
 	refused("w", uds.ErrorBusy, "starting")
 	f.hello()
@@ -147,7 +147,7 @@ func TestF144_InvocationsGoToAConnectedWorker(t *testing.T) {
 	done := make(chan struct{})
 	r.daemon.inbox.post(func() { r.daemon.workers.observe(&f.actual); close(done) })
 	<-done
-	refused("w", uds.ErrorNotFound, "no instance")
+	refused("w", uds.ErrorNotFound, "no workload is named \"w\"")
 }
 
 // TestF142_AWorkerThatEndsOrLiesCostsItsConnectionOnly: what waits for it is answered, others go on.

@@ -13,7 +13,7 @@ import (
 // operator who writes then would have to resolve a conflict that need not be (F5, F69). If the author never comes,
 // the two go on after the hold.
 func TestF5_F69_CellsThatBootTogetherWaitForTheOthers(t *testing.T) {
-	for _, seed := range seeds(4) {
+	for _, seed := range seeds(40) {
 		for _, comes := range []bool{true, false} {
 			w := form(t, Options{Seed: seed, Cells: 3})
 			run(t, w, 15*time.Second)

@@ -225,6 +225,10 @@ func showValue(key string, value []byte) string {
 		if digests, err := state.ParsePast(value); err == nil {
 			return fmt.Sprintf("%016x", digests)
 		}
+	case field == state.RolloutMarks:
+		if marks, err := state.ParseMarks(value); err == nil {
+			return fmt.Sprint(marks)
+		}
 	case strings.HasPrefix(key, state.PrefixCell):
 		return string(value)
 	}

@@ -104,9 +104,11 @@ type EndpointInstance struct {
 	Digest   uint64 // workload.InstanceDigest of the specification it runs
 	State    EndpointState
 	Restarts uint16
-	ExitCode int32    // of EndpointExited; -1 = unknown
-	Reason   string   // why one in EndpointExited or EndpointBackoff ended, for people; "" = not said
-	Ports    []uint16 // as they answer on Address, in the order of the specification
+	ExitCode int32 // of EndpointExited; -1 = unknown
+	// Reason is for people: why one in EndpointExited or EndpointBackoff ended, or one in EndpointStarting or
+	// EndpointUnready is not ready; "" = not said.
+	Reason string
+	Ports  []uint16 // as they answer on Address, in the order of the specification
 	// Pod is its own address in the network of its host's containers, which is not reached from elsewhere
 	// and may occur on other hosts too (F100); invalid = it has none.
 	Pod netip.Addr
@@ -136,6 +138,7 @@ const (
 	tagPod      = 5 // slot, digest and own address of an instance that has one
 	tagDataOn   = 7 // slot, digest and cell: where the data of an instance's volumes is, if elsewhere
 	tagWhy      = 6 // slot, digest and text: why an instance has ended
+	tagNotReady = 8 // slot, digest and text: why an instance that runs is not ready
 
 	endpointSingle tags = 1<<tagKeyHash | 1<<tagAddress
 )
@@ -215,20 +218,31 @@ func appendEndpointDetails(dst []byte, start int, instances []EndpointInstance) 
 		}
 	}
 	for i := range instances {
-		if instance := &instances[i]; instance.Reason != "" && instance.ended() {
+		if instance := &instances[i]; instance.Reason != "" && instance.reasonTag() != 0 {
 			field := append(head(instance), Printable(instance.Reason, EndpointReasonMax)...)
 			if !room(field) {
 				break // the texts are the first thing to do without
 			}
-			dst = appendTLV(dst, tagWhy, field)
+			if instance.reasonTag() == tagWhy {
+				dst = appendTLV(dst, tagWhy, field)
+			} else {
+				tail = appendTLV(tail, tagNotReady, field)
+			}
 		}
 	}
 	return append(dst, tail...)
 }
 
-// ended reports whether the instance does not run at the moment.
-func (i *EndpointInstance) ended() bool {
-	return i.State == EndpointExited || i.State == EndpointBackoff
+// reasonTag is the tag under which the reason of an instance stands, 0 if one in its state has none. Cells of an
+// earlier version know of those that have ended, and refuse the others under that tag.
+func (i *EndpointInstance) reasonTag() byte {
+	switch i.State {
+	case EndpointExited, EndpointBackoff:
+		return tagWhy
+	case EndpointStarting, EndpointUnready:
+		return tagNotReady
+	}
+	return 0
 }
 
 // ParseCellEndpoint decodes what AppendCellEndpoint wrote.
@@ -254,8 +268,8 @@ func ParseCellEndpoint(value []byte) (CellEndpoint, error) {
 			return e.addPod(field)
 		case tagDataOn:
 			return e.addDataOn(field)
-		case tagWhy:
-			return e.addReason(field)
+		case tagWhy, tagNotReady:
+			return e.addReason(tag, field)
 		}
 		return err
 	})
@@ -304,8 +318,8 @@ func (e *CellEndpoint) addDataOn(field []byte) error {
 	return errTLV
 }
 
-// addReason notes why an instance that was listed before does not run.
-func (e *CellEndpoint) addReason(field []byte) error {
+// addReason notes why an instance that was listed before does not run or is not ready.
+func (e *CellEndpoint) addReason(tag byte, field []byte) error {
 	const head = 10
 	if len(field) <= head || len(field) > head+EndpointReasonMax {
 		return errTLV
@@ -316,7 +330,7 @@ func (e *CellEndpoint) addReason(field []byte) error {
 		return err
 	}
 	for i := range e.Instances {
-		if instance := &e.Instances[i]; instance.ended() && instance.Slot == slot && instance.Digest == digest {
+		if instance := &e.Instances[i]; instance.reasonTag() == tag && instance.Slot == slot && instance.Digest == digest {
 			instance.Reason = text
 			return nil
 		}

@@ -18,6 +18,9 @@ const (
 	RolloutGood = "good"
 	// RolloutPast holds the digests of former specifications, newest first. Several values are united.
 	RolloutPast = "past"
+	// RolloutMarks holds what became of former specifications, as far as it is known. Of several values the one with
+	// the greatest dot counts.
+	RolloutMarks = "marks"
 	// rolloutPastPrefix begins the fields that hold former specifications, each under its digest.
 	rolloutPastPrefix = "past-"
 )
@@ -42,7 +45,7 @@ func splitRollout[T text](name T) (workload, field T, ok bool) {
 		return workload, field, false
 	}
 	switch string(field) {
-	case RolloutVerdict, RolloutGood, RolloutPast:
+	case RolloutVerdict, RolloutGood, RolloutPast, RolloutMarks:
 		return workload, field, true
 	}
 	return workload, field, hasPrefix(field, rolloutPastPrefix) && isHex(field[len(rolloutPastPrefix):])
@@ -181,4 +184,53 @@ func ParsePast(value []byte) ([]uint64, error) {
 		digests = append(digests, binary.BigEndian.Uint64(rest))
 	}
 	return digests, nil
+}
+
+// Outcome is what became of a former specification.
+type Outcome uint8
+
+// Outcomes. One that was replaced before it was either has none.
+const (
+	OutcomeGood   Outcome = 1 // it was ready everywhere
+	OutcomeFailed Outcome = 2 // a cell gave a verdict on it
+)
+
+// String returns the name used in output, "" for an outcome that this version does not know.
+func (o Outcome) String() string {
+	switch o {
+	case OutcomeGood:
+		return "good"
+	case OutcomeFailed:
+		return "failed"
+	}
+	return ""
+}
+
+// Mark is the outcome of one former specification, by the digest of all of it.
+type Mark struct {
+	Digest  uint64
+	Outcome Outcome
+}
+
+const markSize = 9
+
+// AppendMarks encodes at most PastMax marks.
+func AppendMarks(dst []byte, marks []Mark) []byte {
+	dst = append(dst, valueVersion)
+	for _, mark := range marks[:min(len(marks), PastMax)] {
+		dst = append(binary.BigEndian.AppendUint64(dst, mark.Digest), byte(mark.Outcome))
+	}
+	return dst
+}
+
+// ParseMarks decodes what AppendMarks wrote.
+func ParseMarks(value []byte) ([]Mark, error) {
+	if len(value) == 0 || value[0] != valueVersion || (len(value)-1)%markSize != 0 || len(value) > 1+markSize*PastMax {
+		return nil, errTLV
+	}
+	var marks []Mark
+	for rest := value[1:]; len(rest) > 0; rest = rest[markSize:] {
+		marks = append(marks, Mark{binary.BigEndian.Uint64(rest), Outcome(rest[8])})
+	}
+	return marks, nil
 }

@@ -17,6 +17,7 @@ func TestF61_CategoriesOfTheLifeCycle(t *testing.T) {
 		RolloutKey("web", RolloutGood):      Derived,
 		RolloutKey(long, RolloutPast):       Derived,
 		RolloutKey(long, PastField(1)):      Derived,
+		RolloutKey(long, RolloutMarks):      Derived,
 		"rollout.web.past-1":                Operator,
 		"rollout.web.past-000000000000000A": Operator,
 		"rollout.Web.good":                  Operator,
@@ -59,6 +60,18 @@ func TestVerdictAndPastRoundTrip(t *testing.T) {
 	if got, err := ParsePast(AppendPast(nil, make([]uint64, 20))); err != nil || len(got) != PastMax {
 		t.Errorf("%d, %v", len(got), err)
 	}
+	marks := []Mark{{1, OutcomeGood}, {1 << 63, OutcomeFailed}}
+	if got, err := ParseMarks(AppendMarks(nil, marks)); err != nil || !reflect.DeepEqual(got, marks) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := ParseMarks(AppendMarks(nil, make([]Mark, 20))); err != nil || len(got) != PastMax {
+		t.Errorf("%d, %v", len(got), err)
+	}
+	for _, raw := range [][]byte{nil, {2}, {1, 0}, bytes.Repeat([]byte{1}, 1+9*(PastMax+1))} {
+		if _, err := ParseMarks(raw); err == nil {
+			t.Errorf("%x accepted as marks", raw)
+		}
+	}
 	for _, raw := range [][]byte{nil, {2}, {1, 0}, bytes.Repeat([]byte{1}, 1+8*(PastMax+1))} {
 		if _, err := ParsePast(raw); err == nil {
 			t.Errorf("%x accepted", raw)
@@ -76,5 +89,8 @@ func FuzzParseVerdict(f *testing.F) {
 			}
 		}
 		_, _ = ParsePast(raw)
+		if marks, err := ParseMarks(raw); err == nil && !bytes.Equal(AppendMarks(nil, marks), raw) {
+			t.Fatalf("%x became %v", raw, marks)
+		}
 	})
 }

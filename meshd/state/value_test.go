@@ -35,6 +35,10 @@ var (
 	testReasons = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
 		{Slot: 0, Digest: 1, State: EndpointBackoff, Restarts: 3, Reason: "ended with exit code 7"},
 		{Slot: 1, Digest: 1, State: EndpointExited, ExitCode: 1, Reason: "memory"}}}
+	testNotReady = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
+		{Slot: 0, Digest: 1, State: EndpointStarting, Reason: "tcp 81: connection refused"},
+		{Slot: 1, Digest: 1, State: EndpointBackoff, Reason: "memory"},
+		{Slot: 2, Digest: 1, State: EndpointUnready, Reason: "http 80 / answers 503"}}}
 	testMoved = CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{
 		{Slot: 0, Digest: 1, State: EndpointReady, Pod: netip.MustParseAddr("10.1.2.3"), DataOn: 0xc3},
 		{Slot: 1, Digest: 1, State: EndpointBackoff, Reason: "killed", DataOn: 0xc4}}}
@@ -333,11 +337,26 @@ func TestEndpointReasons(t *testing.T) {
 	if got, err := ParseCellEndpoint(value); err != nil || !reflect.DeepEqual(got, testReasons) {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	notReady := AppendCellEndpoint(nil, testNotReady)
+	if got, err := ParseCellEndpoint(notReady); err != nil || !reflect.DeepEqual(got, testNotReady) {
+		t.Fatalf("%+v, %v", got, err)
+	}
 	running := CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{Digest: 1, State: EndpointReady, Reason: "none"}}}
 	plain := AppendCellEndpoint(nil, running)
 	tail := appendTLV(nil, tagWhy, append(make([]byte, 9), "\x01no"...))
 	if got, err := ParseCellEndpoint(append(plain, tail...)); err == nil {
 		t.Errorf("the reason of an instance that runs was taken: %+v", got)
+	}
+	// Cells of an earlier version refuse the reason of one that runs under tagWhy: it has a tag that they pass over.
+	for _, mismatch := range []struct {
+		tag   byte
+		state EndpointState
+	}{{tagWhy, EndpointStarting}, {tagNotReady, EndpointBackoff}, {tagNotReady, EndpointReady}} {
+		value := AppendCellEndpoint(nil, CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{State: mismatch.state}}})
+		value = append(value, appendTLV(nil, mismatch.tag, append(make([]byte, 10), "no"...))...)
+		if got, err := ParseCellEndpoint(value); err == nil {
+			t.Errorf("tag %d of one that is %v was taken: %+v", mismatch.tag, mismatch.state, got)
+		}
 	}
 	for _, text := range []string{"", "a\x1b[2J", strings.Repeat("x", EndpointReasonMax+1)} {
 		ended := AppendCellEndpoint(nil, CellEndpoint{KeyHash: 9, Instances: []EndpointInstance{{State: EndpointBackoff}}})

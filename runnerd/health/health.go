@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strconv"
@@ -26,7 +27,16 @@ const (
 	// RunningIsReady is how long an instance without ports must run to count as ready.
 	RunningIsReady = 500 * time.Millisecond
 
+	// TellAfter is how long a check must fail before it is said of an instance that was never ready: most just need
+	// a moment. TellAgain is how long after that another reason is told, twice as long after each further one up to
+	// TellAgainMax: what flaps between two reasons would otherwise be news to the whole cluster with each probe.
+	TellAfter    = 2 * time.Second
+	TellAgain    = 10 * time.Second
+	TellAgainMax = 10 * time.Minute
+
 	responseLineMax = 1024
+	pathMax         = 48 // bytes of a path or program in a reason
+	reasonMax       = 110
 )
 
 // Check is the readiness check of one instance.
@@ -46,6 +56,33 @@ type Check struct {
 	Execute func(timeout time.Duration) (int, error)
 	// Changed is called with the first result and with each change.
 	Changed func(ready bool, reason string)
+	// Failing is called with the reason why the instance is not ready, when that is news and then rarely. nil = nobody
+	// wants to know.
+	Failing func(reason string)
+}
+
+// teller decides when a reason is told again.
+type teller struct {
+	told string        // "" = nothing yet
+	next time.Time     // when another may be
+	wait time.Duration // after the next
+}
+
+// begin starts the time before the first reason; with one, that has been told.
+func (t *teller) begin(now time.Time, told string) {
+	*t = teller{told: told, next: now.Add(TellAfter), wait: TellAgain}
+	if told != "" {
+		t.next, t.wait = now.Add(TellAgain), 2*TellAgain
+	}
+}
+
+// news reports whether the reason is to be told now.
+func (t *teller) news(now time.Time, reason string) bool {
+	if reason == t.told || now.Before(t.next) {
+		return false
+	}
+	t.told, t.next, t.wait = reason, now.Add(t.wait), min(2*t.wait, TellAgainMax)
+	return true
 }
 
 // Run probes until the context ends.
@@ -73,6 +110,8 @@ func (c *Check) Run(ctx context.Context) {
 	if ready {
 		c.Changed(true, "")
 	}
+	var tell teller
+	tell.begin(time.Now(), "")
 	for {
 		err := probe(ctx, timeout)
 		if ctx.Err() != nil {
@@ -88,7 +127,13 @@ func (c *Check) Run(ctx context.Context) {
 		case ready:
 			if failures++; failures >= failuresMax {
 				ready = false
-				c.Changed(false, fmt.Sprintf("health check failed %d times: %v", failures, err))
+				reason := c.reason(err, timeout)
+				tell.begin(time.Now(), reason)
+				c.Changed(false, reason)
+			}
+		case c.Failing != nil:
+			if reason := c.reason(err, timeout); tell.news(time.Now(), reason) {
+				c.Failing(reason)
 			}
 		}
 		pause := interval
@@ -123,12 +168,8 @@ type probe func(ctx context.Context, timeout time.Duration) error
 
 // probe chooses the check; nil means that running is enough.
 func (c *Check) probe() probe {
-	h := &c.Spec.Health
-	port := h.Port
-	if port == 0 {
-		port = firstTCP(c.Spec.Ports)
-	}
-	switch h.Kind {
+	port := c.port()
+	switch c.Spec.Health.Kind {
 	case workload.HealthNone:
 		return nil
 	case workload.HealthExec:
@@ -146,6 +187,14 @@ func (c *Check) probe() probe {
 		}
 		return err
 	}
+}
+
+// port is the one that is probed, 0 = none.
+func (c *Check) port() uint16 {
+	if port := c.Spec.Health.Port; port != 0 {
+		return port
+	}
+	return firstTCP(c.Spec.Ports)
 }
 
 func firstTCP(ports []workload.Port) uint16 {
@@ -185,13 +234,31 @@ func (c *Check) http(ctx context.Context, timeout time.Duration, port uint16) er
 		return err
 	}
 	line, err := bufio.NewReaderSize(conn, responseLineMax).ReadSlice('\n')
-	if err != nil {
-		return fmt.Errorf("no HTTP status line: %w", err)
+	switch {
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return errNoAnswer
+	case errors.Is(err, io.EOF), errors.Is(err, bufio.ErrBufferFull):
+		return errNotHTTP
+	case err != nil:
+		return err
 	}
 	return statusOK(string(line))
 }
 
-var errNotHTTP = errors.New("the answer is not HTTP")
+var (
+	errNotHTTP  = errors.New("the answer is not HTTP")
+	errNoAnswer = errors.New("closed without an answer")
+)
+
+// answerError is an HTTP status that is no success.
+type answerError int
+
+func (a answerError) Error() string { return fmt.Sprintf("answers %d", int(a)) }
+
+// exitError is the exit code of a program that found the instance not ready.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 func statusOK(line string) error {
 	version, rest, _ := strings.Cut(strings.TrimRight(line, "\r\n"), " ")
@@ -201,7 +268,7 @@ func statusOK(line string) error {
 		return errNotHTTP
 	}
 	if code < 200 || code > 399 {
-		return fmt.Errorf("HTTP status %d", code)
+		return answerError(code)
 	}
 	return nil
 }
@@ -212,7 +279,7 @@ func (c *Check) execute(_ context.Context, timeout time.Duration) error {
 		return err
 	}
 	if code != 0 {
-		return fmt.Errorf("%s exited with code %d", c.Spec.Health.Command[0], code)
+		return exitError(code)
 	}
 	return nil
 }

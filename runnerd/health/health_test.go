@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -125,7 +126,7 @@ func TestF158_ThreeFailuresMakeUnready(t *testing.T) {
 	}
 	text.Store(&bad)
 	before := count.Load()
-	if r := next(t, results); r.ready || r.reason != "health check failed 3 times: HTTP status 500" {
+	if r := next(t, results); r.ready || r.reason != fmt.Sprintf("http %d /healthz answers 500", port) {
 		t.Fatalf("%+v", r)
 	}
 	if n := count.Load() - before; n < 3 || n > 5 {
@@ -151,7 +152,7 @@ func TestF158_AdoptedReadinessHoldsUntilItFails(t *testing.T) {
 	if r := next(t, results); !r.ready {
 		t.Fatalf("%+v", r)
 	}
-	if r := next(t, results); r.ready || r.reason != "health check failed 3 times: broken" {
+	if r := next(t, results); r.ready || r.reason != "exec /x: broken" {
 		t.Fatalf("%+v", r)
 	}
 	healthy.Store(true)

@@ -118,7 +118,7 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 	buffer := make([]byte, 64)
 	n, err := p.conn.Read(buffer)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return -1, fmt.Errorf("took longer than %v", timeout)
+		return -1, fmt.Errorf("took longer than %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
 	if err != nil || n == 0 {
 		return -1, errors.New("the instance ended first")

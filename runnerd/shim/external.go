@@ -210,7 +210,7 @@ func runExternal(c *Config, timeout time.Duration) (int, error) {
 		err = besideHost("", place, command.Run)
 	}
 	if ctx.Err() != nil {
-		return UnknownCode, fmt.Errorf("took longer than %v", timeout)
+		return UnknownCode, fmt.Errorf("took longer than %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
 	var ended *exec.ExitError
 	if errors.As(err, &ended) && ended.ExitCode() >= 0 {

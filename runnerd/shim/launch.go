@@ -188,7 +188,7 @@ func Run(c *Config, binary *os.File, timeout time.Duration) (int, error) {
 		err = stage.release()
 	}
 	if err == nil && !process.Wait(timeout, nil) {
-		err = fmt.Errorf("took longer than %v", timeout)
+		err = fmt.Errorf("took longer than %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
 	procfs.Tree{Session: stage.pid, Root: process, Keep: os.Getpid()}.Kill()
 	var status unix.WaitStatus

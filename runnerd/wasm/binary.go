@@ -92,6 +92,7 @@ type binaryModule struct {
 	globals   int
 	exports   []exported
 	hasStart  bool
+	start     uint32 // function
 	code      [][]byte
 }
 
@@ -231,8 +232,7 @@ func (m *binaryModule) parseSection(id byte, content []byte) error {
 			m.exports = append(m.exports, exported{string(c.bytes()), c.byte(), c.u32()})
 		}
 	case sectionStart:
-		m.hasStart = true
-		c.u32()
+		m.hasStart, m.start = true, c.u32()
 	case sectionCode:
 		for range c.count(functionsMax) {
 			m.code = append(m.code, c.bytes())

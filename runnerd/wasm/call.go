@@ -154,8 +154,11 @@ func (w *worker) explainTrap(instance api.Module, fuel api.Global, call *invoke.
 func (w *worker) callFunction(ctx context.Context, instance api.Module, call *invoke.Invocation) (
 	status int32, closed bool, err error,
 ) {
-	function := w.lookUp(instance, call.Function)
-	if function == nil || strings.HasPrefix(call.Function, "_") {
+	function, err := w.lookUp(instance, call.Function)
+	if err != nil {
+		return 0, false, err
+	}
+	if function == nil || strings.HasPrefix(call.Function, "_") || strings.HasPrefix(call.Function, reservedPrefix) {
 		return 0, false, refuse(invoke.ErrorNotFound, "the module has no function %q, it has %s",
 			cut(call.Function), exportList(instance))
 	}
@@ -169,6 +172,7 @@ func (w *worker) callFunction(ctx context.Context, instance api.Module, call *in
 		err = sys.NewExitError(sys.ExitCodeDeadlineExceeded)
 	}
 	if err != nil {
+		w.engine.stack.clear()
 		return w.ended(call, err)
 	}
 	if call.Function == invokeExport {
@@ -181,15 +185,19 @@ func (w *worker) callFunction(ctx context.Context, instance api.Module, call *in
 	return 0, false, nil
 }
 
-// lookUp finds an exported function. The one that was called last is kept: finding it makes a stack for it.
-func (w *worker) lookUp(instance api.Module, name string) api.Function {
+// lookUp finds an exported function. The one that was called last is kept: finding it costs more than a short call.
+func (w *worker) lookUp(instance api.Module, name string) (api.Function, error) {
 	if instance != w.instance {
-		return instance.ExportedFunction(name)
+		return w.exported(instance, name)
 	}
 	if w.function == nil || w.functionName != name {
-		w.function, w.functionName = instance.ExportedFunction(name), name
+		function, err := w.exported(instance, name)
+		if err != nil {
+			return nil, err
+		}
+		w.function, w.functionName = function, name
 	}
-	return w.function
+	return w.function, nil
 }
 
 // ended says why a call did not return.
@@ -216,7 +224,7 @@ func firstLine(err error) string {
 func exportList(instance api.Module) string {
 	var names []string
 	for name := range instance.ExportedFunctionDefinitions() {
-		if !strings.HasPrefix(name, "_") {
+		if !strings.HasPrefix(name, "_") && !strings.HasPrefix(name, reservedPrefix) {
 			names = append(names, cut(name))
 		}
 	}

@@ -42,6 +42,10 @@ const (
 	hostModule       = "colloid"
 	fuelExport       = "colloid:fuel"
 	depthExport      = "colloid:depth"
+	// startSectionExport is the start function, which the worker calls itself (stack.go).
+	startSectionExport = reservedPrefix + "start"
+	// reservedPrefix begins the names that are added to modules.
+	reservedPrefix = "colloid:"
 )
 
 // Prepare checks a module and gives it the form that is compiled. pages is the largest memory it may
@@ -58,6 +62,9 @@ func Prepare(module []byte, deterministic bool, pages uint32) (*Module, error) {
 		return nil, err
 	}
 	m.clampTables()
+	if err := m.exportStart(); err != nil {
+		return nil, err
+	}
 	if deterministic {
 		if err := m.makeDeterministic(); err != nil {
 			return nil, err
@@ -119,7 +126,7 @@ func (m *binaryModule) check(pages uint32) error {
 		return fmt.Errorf("the module's tables begin with %d elements, expected at most %d", sum, tableMinimumOf)
 	}
 	for _, e := range m.exports {
-		if e.name == fuelExport || e.name == depthExport {
+		if strings.HasPrefix(e.name, reservedPrefix) {
 			return fmt.Errorf("the module exports %q, a name that is reserved", e.name)
 		}
 	}
@@ -128,6 +135,36 @@ func (m *binaryModule) check(pages uint32) error {
 			return errBinary
 		}
 	}
+	return nil
+}
+
+// exportStart makes the start function an export, so that the worker can call it with a stack of its choice.
+func (m *binaryModule) exportStart() error {
+	if !m.hasStart {
+		return nil
+	}
+	function, kind := m.start, uint32(0)
+	switch imports := uint32(len(m.imports)); {
+	case function < imports:
+		kind = m.imports[function].typeIndex
+	case function-imports < uint32(len(m.functions)):
+		kind = m.functions[function-imports]
+	default:
+		return errBinary
+	}
+	if len(m.types[kind].parameters)+len(m.types[kind].results) > 0 {
+		return fmt.Errorf("%w: its start function has parameters or results", errBinary)
+	}
+	exports := appendU32(nil, uint32(len(m.exports)+1))
+	if old := m.content(sectionExport); old != nil {
+		c := cursor{rest: old}
+		c.u32()
+		exports = append(exports, c.rest...)
+	}
+	exports = appendU32(append(appendBytes(exports, []byte(startSectionExport)), kindFunction), function)
+	m.replace(sectionExport, exports)
+	m.exports = append(m.exports, exported{startSectionExport, kindFunction, function})
+	m.sections = slices.DeleteFunc(m.sections, func(s section) bool { return s.id == sectionStart })
 	return nil
 }
 

@@ -25,6 +25,7 @@ type engine struct {
 	compiled wazero.CompiledModule
 	module   *Module
 	pool     memoryPool
+	stack    *callStack
 }
 
 type systemRandom struct{}
@@ -63,7 +64,15 @@ func (w *worker) open(ctx context.Context, binary []byte, interpreter bool) erro
 			config = config.WithCompilationCache(files)
 		}
 	}
-	w.engine = &engine{module: module, runtime: wazero.NewRuntimeWithConfig(ctx, config)}
+	size := StackMax
+	if w.settings.Deterministic {
+		size = stackDeterministicMax
+	}
+	stack, err := newCallStack(size)
+	if err != nil {
+		return err
+	}
+	w.engine = &engine{module: module, stack: stack, runtime: wazero.NewRuntimeWithConfig(ctx, config)}
 	if err := w.exportHost(ctx, w.engine.runtime); err != nil {
 		return err
 	}
@@ -91,10 +100,12 @@ func (w *worker) instantiate(ctx context.Context, seed [32]byte) (api.Module, er
 	previous := w.callContext
 	w.callContext = ctx
 	defer func() { w.callContext = previous }()
-	if w.engine.module.Style == StyleFunctions {
-		config = config.WithStartFunctions(initializeExport)
+	instance, err := w.engine.runtime.InstantiateModule(ctx, w.engine.compiled, config.WithStartFunctions())
+	if err == nil {
+		if err = w.begin(ctx, instance); err != nil {
+			_ = instance.Close(ctx)
+		}
 	}
-	instance, err := w.engine.runtime.InstantiateModule(ctx, w.engine.compiled, config)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return nil, fmt.Errorf("the module's start function took longer than %v", startPatience)

@@ -165,7 +165,11 @@ func (w *worker) runService(ctx context.Context) (int, error) {
 		return ExitModule, err
 	}
 	defer instance.Close(ctx)
-	_, err = instance.ExportedFunction(startExport).Call(ctx)
+	function, err := w.exported(instance, startExport)
+	if err != nil {
+		return ExitModule, err
+	}
+	_, err = function.Call(ctx)
 	var exit *sys.ExitError
 	switch {
 	case err == nil:

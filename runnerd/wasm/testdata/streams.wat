@@ -37,6 +37,7 @@
   (func (export "finish") (param $s i32) (result i32) (call $finish (local.get $s)))
   (func (export "close") (param $s i32) (result i32) (call $close (local.get $s)))
   (func (export "trap") (unreachable))
+  (func $recurse (export "recurse") (call $recurse))
   (func (export "spin") (loop $l (br $l)))
   (func (export "grow_all") (result i32)
     (loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1))))

@@ -1,0 +1,21 @@
+;; Calls that nest without an end, in several ways, beside one that does not.
+(module
+  (type $t (func))
+  (import "colloid" "colloid_time" (func $time (result i64)))
+  (memory 1)
+  (table 1 funcref)
+  (elem (i32.const 0) $around)
+  (func $rec (export "rec") (call $rec))
+  (func $large (export "large") (param i64) (result i64)
+    (local i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64)
+    (local.set 1 (call $time)) (local.set 2 (call $time)) (local.set 3 (call $time)) (local.set 4 (call $time))
+    (local.set 5 (call $time)) (local.set 6 (call $time)) (local.set 7 (call $time)) (local.set 8 (call $time))
+    (drop (call $large (i64.add (local.get 0) (i64.const 1))))
+    (i64.add (local.get 1) (i64.add (local.get 2) (i64.add (local.get 3) (i64.add (local.get 4)
+      (i64.add (local.get 5) (i64.add (local.get 6) (i64.add (local.get 7) (local.get 8)))))))))
+  (func $around (export "around") (call_indirect (type $t) (i32.const 0)))
+  ;; depth N and back: as deep as asked
+  (func $down (export "down") (param i32) (result i32)
+    (if (result i32) (i32.eqz (local.get 0))
+      (then (i32.const 0))
+      (else (i32.add (i32.const 1) (call $down (i32.sub (local.get 0) (i32.const 1))))))))

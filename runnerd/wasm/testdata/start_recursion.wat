@@ -1,0 +1,1 @@
+(module (func $s (call $s)) (start $s))
