@@ -154,10 +154,10 @@ func (a *Sessions) Abandon(now clock.Instant) {
 	}
 }
 
-// AbandonUnanswered gives up the bootstrap begun here if its peer has said nothing to it for so long: a cell that boots asks
-// the next one rather than wait for one that may be gone (F4, F69).
-func (a *Sessions) AbandonUnanswered(now clock.Instant, patience time.Duration) {
-	if s := a.slot(0); s.active && s.bootstrap && !s.begun && now.Sub(s.started) >= patience {
+// AbandonFor gives up the bootstrap begun here with another peer than this one if that has said nothing to it for so long:
+// a cell that boots asks the next one rather than wait for one that may be gone (F4, F69).
+func (a *Sessions) AbandonFor(now clock.Instant, peer wire.CellID, patience time.Duration) {
+	if s := a.slot(0); s.active && s.bootstrap && !s.begun && s.peer != peer && now.Sub(s.started) >= patience {
 		a.fail(s)
 	}
 }

@@ -33,7 +33,7 @@ const (
 	bootRetryMax = 60 * time.Second
 	// bootAnswerMin is how long a peer has to answer at least before the next one is asked in its place; it grows with
 	// the pauses, for paths that are slower.
-	bootAnswerMin = 500 * time.Millisecond
+	bootAnswerMin = 2 * time.Second
 )
 
 type bootState struct {
@@ -158,7 +158,7 @@ func (c *Cell) contactPeer() {
 	}
 	peer := candidates[c.boot.tries%len(candidates)]
 	c.boot.tries++
-	c.sessions.AbandonUnanswered(c.now, max(pause, bootAnswerMin))
+	c.sessions.AbandonFor(c.now, peer, max(pause, bootAnswerMin))
 	c.sessions.Start(c.now, peer, true)
 }
 

@@ -328,8 +328,8 @@ func TestHistoryIsBounded(t *testing.T) {
 		}
 		return true
 	})
-	// Eight former specifications, their list and the good one; nine environments.
-	if count["rollout"] != state.PastMax+2 || count["env"] != state.PastMax+1 {
+	// Eight former specifications, their list, what became of them and the good one; nine environments.
+	if count["rollout"] != state.PastMax+3 || count["env"] != state.PastMax+1 {
 		t.Errorf("%v", count)
 	}
 }
