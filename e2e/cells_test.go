@@ -388,7 +388,17 @@ func (f *fixture) joinUnderLoad(joiner, witness *cluster.Cell) {
 	if err := joiner.WaitActive(t.Context(), patience); err != nil {
 		t.Fatal(err)
 	}
-	f.run(joiner, 0, "connect", witness.Endpoint())
+	f.wait("the cell to join", func(ctx context.Context) error {
+		// It was started with --join as well, and only one of the two can be under way.
+		result, err := joiner.Run(ctx, "connect", witness.Endpoint())
+		if err == nil && result.Exit != 0 {
+			err = errors.New(result.Errors)
+			if !strings.Contains(result.Errors, "another connect is under way") {
+				t.Fatal(err)
+			}
+		}
+		return err
+	})
 	if err := f.WaitConverged(t.Context(), patience); err != nil {
 		t.Fatal(err)
 	}
