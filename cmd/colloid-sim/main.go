@@ -11,6 +11,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -38,6 +39,16 @@ func main() {
 	count := flag.Int("count", 0, "seeds to play, with -set (0: what the set says)")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "scenarios at the same time, with -set")
 	flag.Parse()
+	switch {
+	case flag.NArg() > 0:
+		refuse(fmt.Sprintf("unexpected argument %q", flag.Arg(0)))
+	case *count < 0 || *count > math.MaxInt32:
+		refuse(fmt.Sprintf("-count %d: want 0 to %d", *count, math.MaxInt32))
+	case *seed > math.MaxUint64-math.MaxInt32:
+		refuse(fmt.Sprintf("-seed %d: want at most %d", *seed, uint64(math.MaxUint64-math.MaxInt32)))
+	case *jobs < 1 || *jobs > jobsMax:
+		refuse(fmt.Sprintf("-jobs %d: want 1 to %d", *jobs, jobsMax))
+	}
 	var ok bool
 	switch *set {
 	case "":
@@ -47,19 +58,36 @@ func main() {
 	case "long":
 		ok = many(*seed, *count, *jobs, false)
 	default:
-		fmt.Fprintf(os.Stderr, "colloid-sim: unknown set %q: want ci or long\n", *set)
-		os.Exit(2)
+		refuse(fmt.Sprintf("unknown set %q: want ci or long", *set))
 	}
 	if !ok {
 		os.Exit(1)
 	}
 }
 
+// Bounds of what is asked for: cells keep a list of all others, and virtual time is counted in nanoseconds.
+const (
+	cellsMax = 1000
+	hoursMax = 10_000
+	jobsMax  = 1024
+)
+
+// refuse ends the program because of a wrong argument.
+func refuse(reason string) {
+	fmt.Fprintln(os.Stderr, "colloid-sim: "+reason)
+	os.Exit(2)
+}
+
 func single(seed uint64, cells int, hours float64, faults string, trace bool) bool {
 	verbs, err := sim.ParseVerbs(faults)
-	if err != nil || cells < 1 || hours <= 0 {
-		fmt.Fprintln(os.Stderr, "colloid-sim: want -cells and -hours above 0:", err)
-		os.Exit(2)
+	if err != nil {
+		refuse(err.Error())
+	}
+	if cells < 1 || cells > cellsMax {
+		refuse(fmt.Sprintf("-cells %d: want 1 to %d", cells, cellsMax))
+	}
+	if !(hours > 0 && hours <= hoursMax) { // not a number neither
+		refuse(fmt.Sprintf("-hours %v: want more than 0 and at most %d", hours, hoursMax))
 	}
 	scenario := sim.Generate(seed, cells, time.Duration(hours*float64(time.Hour)), verbs)
 	var show func(string)

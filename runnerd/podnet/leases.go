@@ -122,7 +122,10 @@ func parseLease(text string) (name string, l lease, err error) {
 	if owner, named := strings.CutPrefix(words[len(words)-1], "="); named {
 		l.owner, words = owner, words[:len(words)-1]
 	}
-	for _, word := range words[min(2, len(words)):] {
+	if len(words) < 2 {
+		return "", l, errors.New("no name")
+	}
+	for _, word := range words[2:] {
 		var port workload.Port
 		if _, err := fmt.Sscanf(word, "%d:%d/%d", &port.Host, &port.Container, &port.Protocol); err != nil {
 			return "", l, err

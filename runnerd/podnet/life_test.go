@@ -400,6 +400,7 @@ func TestDamagedFilesAreRefused(t *testing.T) {
 		"number":      good + "lease \"1 a\"\n",
 		"beyond":      good + "lease \"255 a\"\n",
 		"port":        good + "lease \"2 a 80\"\n",
+		"no name":     good + "lease \"2 =x\"\n",
 		"no bridge":   "lease \"2 a\"\n",
 		"bridge name": strings.Replace(good, "colloid0", "a/b", 1),
 		"range":       strings.Replace(good, "10.64.0.0/24", "10.64.0.1/24", 1),

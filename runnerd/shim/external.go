@@ -235,6 +235,9 @@ func writeProcess(c *Config) (path string, err error) {
 	if err := json.Unmarshal(text, &process); err != nil {
 		return "", fmt.Errorf("%s is damaged: %w", fileProcess, err)
 	}
+	if process == nil { // null
+		return "", fmt.Errorf("%s is damaged: it describes no process", fileProcess)
+	}
 	process["args"], process["env"] = c.Arguments, c.Environment
 	if text, err = json.Marshal(process); err != nil {
 		return "", err
