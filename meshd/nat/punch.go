@@ -314,11 +314,11 @@ func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, reques
 		p.attempt = a
 		t.attempts++
 	}
-	if a.ours && !a.counted {
-		a.counted = true
+	if !p.open(now) {
 		p.Attempts++
 		t.stats.Attempts++
 	}
+	a.counted = true
 	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
 	t.addTargets(a, m, request.Target.Address)
 	t.sendSyns(now, p)
