@@ -129,9 +129,7 @@ func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An attempt goes on for six seconds, in which it asks three times. On a busy machine one of twenty processes may get
-	// no processor for as long; more than two of 300 pairs would have another reason.
-	if len(again) > 2 {
+	if len(again) > 0 {
 		t.Errorf("not at the first attempt: %v", again)
 	}
 	f.classes()

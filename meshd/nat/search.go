@@ -147,10 +147,11 @@ func (t *Traversal) searchable(m *overlay.Member) bool {
 }
 
 // maySearch reports whether this cell, as the hard side, should search for a way to a member: both have punched in vain,
-// and somebody uses the path.
+// somebody uses the path, and there is a relay, through which the two agree on the rest.
 func (t *Traversal) maySearch(now clock.Instant, p *Path, m *overlay.Member) bool {
 	return p.failed != 0 && p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
-		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m)
+		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m) &&
+		t.relayFor(now, p, m) != 0
 }
 
 // tickSearch begins, continues and ends searches, and gives back sockets of paths that are lost.
