@@ -44,7 +44,7 @@ func (t *Traversal) tickPatience(now clock.Instant) {
 // first seconds a cell may have nobody to talk to but the one that it joined through.
 func (t *Traversal) seekObserver(now clock.Instant, v *view) {
 	if t.Class() != wire.ReachUnknown || v.at == 0 || v.agreed > 0 || v.differed >= votesDiffer ||
-		t.begun == 0 || now.Sub(t.begun) >= classPatience {
+		!t.translated() && v.missed == 0 || t.begun == 0 || now.Sub(t.begun) >= classPatience {
 		return
 	}
 	var found [1]*overlay.Member

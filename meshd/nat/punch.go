@@ -44,11 +44,12 @@ const (
 var synOffsets = [...]time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond,
 	200 * time.Millisecond, 400 * time.Millisecond}
 
-// attempt is one try to reach a cell directly.
+// attempt is one exchange under a number, and the window in which both sides send; or those of one after the other, as
+// long as this cell asks: each counts (Path.Attempts).
 type attempt struct {
 	rendezvous uint64
 	ours       bool          // this cell began it
-	counted    bool          // a coordinator answered, so the two have tried
+	counted    bool          // the two have tried
 	asked      int           // coordinators
 	begun      clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
 	syns       int

@@ -95,7 +95,7 @@ type Traversal struct {
 
 // Stats counts since the start.
 type Stats struct {
-	Attempts  uint64 // punching begun by this cell
+	Attempts  uint64 // exchanges after which this cell punched
 	Succeeded uint64 // paths that became direct after one, whoever began
 	Lost      uint64 // direct paths given up
 	Refused   uint64 // requests not served as coordinator
