@@ -51,9 +51,10 @@ const (
 	InvocationsMax = 64
 	RequestsMax    = 16
 
-	// ChannelsMax is how many channels one worker has at most. Each has one invocation under way, and what its
-	// socket holds waiting.
-	ChannelsMax = 16
+	// ChannelsMax is how many channels of clients one worker has at most. Each has one invocation under way, and what
+	// its socket holds waiting. WorkerChannelsMax is what it takes in all: meshd may have one of its own.
+	ChannelsMax       = 16
+	WorkerChannelsMax = ChannelsMax + 1
 
 	// WritesPerSecond and KeysMax bound what one workload writes on one cell, and owns (F19).
 	WritesPerSecond = 10

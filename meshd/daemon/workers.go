@@ -46,7 +46,15 @@ type workers struct {
 	accounts   map[string]*account // by workload
 	guarded    bool                // expire will run
 	channels   int                 // of all workers
+	shortcuts  int                 // of all workers
 }
+
+// Why an invocation that a worker may have begun has no result.
+const (
+	textGone     = "the worker ended while the function ran"
+	textSilent   = "the worker does not answer"
+	textStopping = "the daemon is stopping"
+)
 
 // waiter is who waits for a result, and until when.
 type waiter struct {
@@ -72,8 +80,12 @@ type worker struct {
 	pending  map[uint64]waiter
 	channels map[uint64]*channel
 	ended    endedChannels
-	requests int               // under way
-	seen     map[string][]byte // what the last read of each key saw (F148)
+	// shortcut is a channel of meshd's own, nil = there is none; when one last failed, and the last invocation came.
+	shortcut       *shortcut
+	shortcutFailed time.Time
+	called         time.Time
+	requests       int               // under way
+	seen           map[string][]byte // what the last read of each key saw (F148)
 
 	streams map[uint16]*moduleStream // of the reactor's goroutine, not under the lock
 }
@@ -148,6 +160,9 @@ func (w *workers) disconnect(old *worker) *invoke.Conn {
 	for id, c := range old.channels {
 		delete(old.channels, id)
 		w.shutChannel(c)
+	}
+	if old.shortcut != nil {
+		w.cutShort(old.shortcut)
 	}
 	return conn
 }
@@ -329,10 +344,26 @@ func (a absence) refusal(name, where string) string {
 	return ""
 }
 
-// choose picks a connected worker of a workload and enters the invocation in it.
-func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, from *worker,
-	result chan *invoke.Result, why absence,
-) {
+// chosen is where an invocation goes.
+type chosen struct {
+	worker   *worker
+	conn     *invoke.Conn
+	result   chan *invoke.Result // comes here, unless by the shortcut
+	shortcut *shortcut           // the caller's until leaveShortcut
+	// warm: a shortcut is to be made, for later ones.
+	warm bool
+}
+
+// load is how many invocations wait at a worker. The caller holds the lock.
+func (w *worker) load() int {
+	if w.shortcut != nil && w.shortcut.busy {
+		return len(w.pending) + 1
+	}
+	return len(w.pending)
+}
+
+// choose picks a connected worker of a workload and enters the invocation in it. direct: the caller can use a shortcut.
+func (w *workers) choose(name string, v *invoke.Invocation, direct bool) (to chosen, why absence) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	why = absenceMissing
@@ -344,22 +375,29 @@ func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, 
 		switch {
 		case !candidate.connected:
 			why = max(why, absenceStarting)
-		case len(candidate.pending) >= invoke.InvocationsMax:
+		case candidate.load() >= invoke.InvocationsMax:
 			why = absenceBusy
-		case best == nil || len(candidate.pending) < len(best.pending) ||
-			len(candidate.pending) == len(best.pending) && candidate.id.Slot < best.id.Slot:
+		case best == nil || candidate.load() < best.load() ||
+			candidate.load() == best.load() && candidate.id.Slot < best.id.Slot:
 			best = candidate
 		}
 	}
 	if best == nil {
-		return nil, nil, nil, why
+		return chosen{}, why
+	}
+	now := time.Now()
+	to = chosen{worker: best, conn: best.conn}
+	if direct {
+		if to.shortcut, to.warm = w.offer(best, now); to.shortcut != nil {
+			return to, absenceNone
+		}
 	}
 	best.nextID++
 	v.ID = best.nextID
-	result = make(chan *invoke.Result, 1)
-	best.pending[v.ID] = waiter{result, time.Now().Add(v.Patience())}
+	to.result = make(chan *invoke.Result, 1)
+	best.pending[v.ID] = waiter{to.result, now.Add(v.Patience())}
 	w.guard()
-	return best.conn, best, result, absenceNone
+	return to, absenceNone
 }
 
 func (w *workers) giveUp(from *worker, id uint64) {
@@ -368,33 +406,52 @@ func (w *workers) giveUp(from *worker, id uint64) {
 	delete(from.pending, id)
 }
 
-// call runs one invocation on a worker of this cell. The result is nil where why says that none was reached.
-func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (_ *invoke.Result, why absence) {
+// call runs one invocation on a worker of this cell. The result is nil where why says that none was reached. direct: it
+// is a client's, and ctx that of the command socket.
+func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation, direct bool) (
+	_ *invoke.Result, why absence,
+) {
 	if v.Milliseconds == 0 {
 		v.Milliseconds = invoke.DeadlineDefaultMilliseconds
 	}
-	conn, from, result, why := w.choose(name, v)
+	to, why := w.choose(name, v, direct)
+	if why == absenceNone && to.shortcut != nil {
+		if result := w.callByShortcut(ctx, to.shortcut, to.conn, v); result != nil {
+			return result, absenceNone
+		}
+		to, why = w.choose(name, v, false) // the instance may be another one by now, or none
+	}
 	if why != absenceNone {
 		return nil, why
 	}
-	if conn.Send(v) != nil {
-		w.giveUp(from, v.ID)
+	return w.callByConnection(ctx, to, v)
+}
+
+func (w *workers) callByConnection(ctx context.Context, to chosen, v *invoke.Invocation) (*invoke.Result, absence) {
+	var fresh *shortcut
+	if to.warm {
+		fresh = w.openShortcut(ctx, to.worker, to.conn)
+	}
+	if to.conn.Send(v) != nil {
+		w.giveUp(to.worker, v.ID)
 		return nil, absenceStarting
 	}
 	select {
-	case r, open := <-result:
+	case r, open := <-to.result:
 		if !open {
-			return &invoke.Result{Errno: invoke.ErrorGone,
-				Output: []byte("the worker ended while the function ran")}, absenceNone
+			return &invoke.Result{Errno: invoke.ErrorGone, Output: []byte(textGone)}, absenceNone
+		}
+		if fresh != nil {
+			w.proveShortcut(fresh)
 		}
 		return r, absenceNone
 	case <-ctx.Done():
 	}
-	w.giveUp(from, v.ID)
-	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the daemon is stopping")}, absenceNone
+	w.giveUp(to.worker, v.ID)
+	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte(textStopping)}, absenceNone
 }
 
-// guard looks after invocations that no worker answers, as long as there are any. A timer for each would wake
+// guard looks after invocations that no worker answers and shortcuts that nobody uses, as long as there are any. A timer for each would wake
 // a second thread for each. The caller holds the lock.
 func (w *workers) guard() {
 	if !w.guarded {
@@ -417,12 +474,10 @@ func (w *workers) expire() {
 				continue
 			}
 			delete(one.pending, id)
-			waiting.result <- &invoke.Result{
-				Errno: invoke.ErrorTimeout, Output: []byte("the worker does not answer"),
-			}
+			waiting.result <- &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte(textSilent)}
 		}
 	}
-	if left > 0 {
+	if left += w.sweepShortcuts(now); left > 0 {
 		w.guard()
 	}
 }
