@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type blocking struct {
 	deadline time.Time
 	// What the kernel knows of the deadline: it costs a system call only when it changes.
 	readPatience, writePatience time.Duration
+	yielded                     time.Time // when Read last left the processor to others
 
 	mutex  sync.Mutex // guards what follows
 	fd     int
@@ -111,6 +113,9 @@ func (b *blocking) patience(fd, option int, known *time.Duration) error {
 	return nil
 }
 
+// yieldInterval is how often Read leaves the processor to others, see package invoke.
+const yieldInterval = 5 * time.Millisecond
+
 // Read implements io.Reader.
 func (b *blocking) Read(p []byte) (int, error) {
 	n, _, err := b.readMessage(p, nil)
@@ -127,6 +132,10 @@ func (b *blocking) readMessage(p, control []byte) (n, length int, err error) {
 		return 0, 0, err
 	}
 	defer b.leave()
+	if now := time.Now(); now.Sub(b.yielded) >= yieldInterval {
+		b.yielded = now
+		runtime.Gosched()
+	}
 	for {
 		if err := b.patience(fd, unix.SO_RCVTIMEO, &b.readPatience); err != nil {
 			return 0, 0, err
