@@ -70,11 +70,10 @@ func TestF136_AClientGivesUpOnADaemon(t *testing.T) {
 		},
 		"full": func(connection *net.UnixConn) { time.Sleep(time.Second) },
 	} {
-		path := listening(t, func(connection *net.UnixConn) {
-			_ = connection.SetReadBuffer(1)
-			serve(connection)
-		})
-		c := dialed(t, path, 100*time.Millisecond)
+		c := dialed(t, listening(t, serve), 100*time.Millisecond)
+		if err := unix.SetsockoptInt(c.connection.(*blocking).fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+			t.Fatal(err) // less than a request
+		}
 		began := time.Now()
 		_, err := c.Do(CodeSet, make([]byte, RequestMax))
 		took := time.Since(began)
