@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/ipc/passed"
 	"colloid.net/runnerd/record"
 )
 
@@ -199,21 +200,13 @@ func receive(conn *net.UnixConn) (*request, error) {
 		return nil, err
 	}
 	_ = conn.SetDeadline(time.Time{})
-	var descriptors []int
-	messages, err := unix.ParseSocketControlMessage(control[:controlLength])
-	for i := range messages {
-		if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			descriptors = append(descriptors, rights...)
-		}
-	}
+	descriptors, err := passed.Descriptors(control[:controlLength])
 	for _, fd := range descriptors {
 		unix.CloseOnExec(fd)
 	}
 	fields, parseErr := record.Parse(buffer[:n])
 	if err != nil || parseErr != nil || len(descriptors) != 3 || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		for _, fd := range descriptors {
-			unix.Close(fd)
-		}
+		passed.Close(descriptors)
 		return nil, errors.New("the request is not one record with three descriptors")
 	}
 	return &request{
