@@ -64,6 +64,7 @@ func (s *Supervisor) launchNow(i *instance) {
 		s.stop(i, 0, "", err.Error())
 		return
 	}
+	i.moved = false // it is told the address of now
 	job.limits = cgroup.Limits{
 		CPUMillicores: i.spec.CPUMillicores, MemoryMiB: i.spec.MemoryMiB, PIDs: i.spec.PidsMax,
 	}
@@ -75,10 +76,7 @@ func (s *Supervisor) launchNow(i *instance) {
 	go func() {
 		defer close(over)
 		if f, slow := job.backend.(fetcher); slow {
-			err := f.fetch(ctx, job, func(text string) {
-				s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
-			})
-			if err != nil {
+			if err := f.fetch(ctx, job, s.progressReporter(id, epoch)); err != nil {
 				s.report(id, epoch, func(i *instance) { s.launched(i, job, shim.Started{}, err) })
 				return
 			}
@@ -101,6 +99,13 @@ func (s *Supervisor) launchNow(i *instance) {
 		started, err := job.run(ctx)
 		s.report(id, epoch, func(i *instance) { s.launched(i, job, started, err) })
 	}()
+}
+
+// progressReporter makes how far a fetch is the reason of an instance, where `colloid status` shows it.
+func (s *Supervisor) progressReporter(id InstanceID, epoch int) func(text string) {
+	return func(text string) {
+		s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
+	}
 }
 
 func nonce() string {

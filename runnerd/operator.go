@@ -463,15 +463,3 @@ func (s *Supervisor) readTrusted(path string, limit int) ([]byte, error) {
 	}
 	return text[:n], nil
 }
-
-// pullReporter makes the progress of a pull the reason of an instance, where `colloid status` shows it.
-func (s *Supervisor) pullReporter(id InstanceID, epoch int) func(image.Progress) {
-	return throttle(func(p image.Progress) {
-		text := p.String()
-		s.report(id, epoch, func(i *instance) {
-			if i.phase == phaseLaunching && i.reason != text {
-				i.reason, i.dirty = text, true
-			}
-		})
-	})
-}
