@@ -65,3 +65,26 @@ func TestF158_WhoStartsAfterTheMoveHasNotMissedIt(t *testing.T) {
 		t.Errorf("%q lacks %s", environment, want)
 	}
 }
+
+// F158: a container never has the address of its host, also where it has no network: one that is not ready yet has
+// missed nothing when the host moves, and its health check is not begun again.
+func TestF158_ContainersDoNotMoveWithTheirHost(t *testing.T) {
+	s, err := Open(Options{Directory: filepath.Join(t.TempDir(), "state"), PolicyFile: "/nowhere/policy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.do(func() {
+		id := InstanceID{1, 2, 3}
+		i := &instance{id: id, key: "spread.a", phase: phaseRunning, epoch: 7, address: netip.MustParseAddr("192.0.2.1"),
+			directory: t.TempDir(), spec: &workload.Spec{Runtime: workload.RuntimeOCI, Replicas: 1}}
+		s.instances[id] = i
+		defer delete(s.instances, id)
+		if err := s.host(&session{}, &message.Host{Address: []byte{192, 0, 2, 7}}); err != nil {
+			t.Error(err)
+		}
+		if i.moved || i.epoch != 7 || i.address != netip.MustParseAddr("192.0.2.7") {
+			t.Errorf("moved %v, epoch %d, address %v", i.moved, i.epoch, i.address)
+		}
+	})
+}
