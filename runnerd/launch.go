@@ -173,7 +173,8 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 		files = i.supplied.Files
 	}
 	return &launchJob{
-		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
+		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release,
+		id: i.id, key: i.key, spec: i.spec, permit: permit,
 		groups: s.options.Groups, group: i.group, cell: i.cell,
 		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
 	}, nil
