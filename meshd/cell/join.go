@@ -102,7 +102,7 @@ func (c *Cell) handshake() {
 
 func (c *Cell) tickJoin() {
 	j := c.joining
-	if j == nil {
+	if j == nil || c.moving() { // who has decided waits for the disk: it may say the other cluster already (F4)
 		return
 	}
 	if j.until.Reached(c.now) {
@@ -131,10 +131,10 @@ func (c *Cell) tickJoin() {
 }
 
 func (c *Cell) joinDeadline() clock.Instant {
-	if c.joining == nil {
+	switch {
+	case c.joining == nil, c.moving():
 		return clock.Never
-	}
-	if c.joining.ticket != 0 {
+	case c.joining.entered:
 		return c.joining.until
 	}
 	return clock.Earliest(c.joining.next, c.joining.until)
@@ -334,7 +334,6 @@ func (c *Cell) move(welcome join.Welcome, keys []carriedKey) {
 		return
 	}
 	j.welcome, j.arrival = welcome, moving
-	j.until = c.now.Add(joinSyncTimeout)
 	j.ticket = c.nextTicket()
 	c.config.Storage.SaveJoining(j.ticket, data)
 }
@@ -365,8 +364,7 @@ func (c *Cell) joinUnstored(err error) {
 	c.finishJoin(failure(uds.ErrorIO, "cannot store the cluster: "+err.Error()))
 }
 
-// clusterStored continues a join, or ends a leave, once the directory says so too: a cell never forgets
-// which cluster it is in (F4).
+// clusterStored continues a join once the directory says so too: a cell never forgets which cluster it is in (F4).
 func (c *Cell) clusterStored(err error) {
 	j := c.joining
 	if err != nil {
@@ -374,6 +372,7 @@ func (c *Cell) clusterStored(err error) {
 		return
 	}
 	j.ticket, j.entered = ^uint64(0), true
+	j.until = c.now.Add(joinSyncTimeout)
 	c.arrival, c.guest, c.founding, c.unfounded = j.arrival, lastGuest{}, 0, false
 	c.dropPending()
 	c.enter(Cluster{Key: j.welcome.Key, Joined: true})
