@@ -37,6 +37,7 @@ type joinAttempt struct {
 	handshake  *join.Joiner
 	shaken     clock.Instant // when the handshake under way began
 	addresses  []netip.AddrPort
+	answered   netip.AddrPort // of these, whence the welcome came
 	request    []byte
 	next       clock.Instant
 	until      clock.Instant
@@ -183,7 +184,7 @@ func (c *Cell) receiveJoin(from netip.AddrPort, header wire.Header, payload []by
 		c.handshake() // somebody sent so many wrong answers that this attempt is over
 	}
 	if err == nil {
-		j.seedSpeaks = min(header.Version, c.config.Versions.Max)
+		j.seedSpeaks, j.answered = min(header.Version, c.config.Versions.Max), from
 		c.welcomed(welcome)
 	}
 }
@@ -281,7 +282,7 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		c.finishJoin(failure(uds.ErrorPermission, welcome.Refused))
 		return
 	case welcome.Key == c.cluster.Key:
-		c.meet(welcome.Members, j.addresses[0])
+		c.meet(welcome.Members, j.answered)
 		if len(welcome.Members) > 0 {
 			c.wantSession(welcome.Members[0].ID) // the two may have given each other up
 		}
@@ -323,7 +324,7 @@ func (c *Cell) move(welcome join.Welcome, keys []carriedKey) {
 	j := c.joining
 	contacts := slices.Clone(welcome.Members[:min(len(welcome.Members), peersMax)])
 	if len(contacts) > 0 {
-		contacts[0].Address = j.addresses[0] // it answers where it was dialled
+		contacts[0].Address = j.answered // it answers where it was dialled
 	}
 	moving := &arrival{
 		cluster: seal.ClusterID(welcome.Key), from: c.clusterID, sequence: c.issued(), contacts: contacts, keys: keys,
@@ -378,7 +379,7 @@ func (c *Cell) clusterStored(err error) {
 	c.enter(Cluster{Key: j.welcome.Key, Joined: true})
 	c.boot = bootState{joined: true}
 	c.persist = persistState{}
-	c.meet(j.welcome.Members, j.addresses[0])
+	c.meet(j.welcome.Members, j.answered)
 	c.startBoot()
 	c.boot.peers = slices.Clone(j.arrival.contacts)
 	// Whoever let this cell in is remembered before anything else can happen (F4).
