@@ -158,16 +158,20 @@ func (c *Cell) arrive() {
 	}
 }
 
-// snapshotStored forgets what was taken along when a snapshot has it.
+// snapshotStored has the directory forget what a snapshot makes good: what was taken along, and that something was lost.
+// One that could not be stored is made again.
 func (c *Cell) snapshotStored(ticket uint64, err error) {
-	if c.arrival == nil || c.arrival.snapshot != ticket {
-		return
-	}
 	if err != nil {
-		c.arrival.snapshot, c.persist.stateDirty = 0, true
+		c.persist.stateDirty = true
 		return
 	}
-	c.dropArrival()
+	if c.arrival != nil && c.arrival.snapshot == ticket {
+		c.dropArrival()
+	}
+	if c.lossOver {
+		c.lossOver = false
+		c.config.Storage.SaveRecovered(c.nextTicket())
+	}
 }
 
 func (c *Cell) dropArrival() {
