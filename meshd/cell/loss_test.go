@@ -11,10 +11,12 @@ type recorder struct {
 	nowhere
 	snapshots []uint64
 	recovered int
+	joining   int
 }
 
 func (r *recorder) SaveSnapshot(ticket uint64, _ []byte) { r.snapshots = append(r.snapshots, ticket) }
 func (r *recorder) SaveRecovered(uint64)                 { r.recovered++ }
+func (r *recorder) SaveJoining(uint64, []byte)           { r.joining++ }
 
 // F157: the directory does not forget a loss before a snapshot holds the state that made it good: a crash between the
 // two would leave a part of the state that passes for all of it. A snapshot that could not be stored is made again.
