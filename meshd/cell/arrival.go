@@ -180,7 +180,9 @@ func (c *Cell) dropArrival() {
 	if c.arrival != nil {
 		c.arrival = nil
 		c.alarms.clear(alarmArrival)
-		c.config.Storage.SaveJoining(c.nextTicket(), nil)
+		if !c.moving() { // else the directory has what is taken along next
+			c.config.Storage.SaveJoining(c.nextTicket(), nil)
+		}
 	}
 }
 

@@ -79,3 +79,16 @@ func TestF50_WhatDoesNotFitIsKept(t *testing.T) {
 		t.Errorf("alarms: %+v", c.alarms.list())
 	}
 }
+
+// F4: a snapshot that makes good one move does not have the directory forget the next one, which is under way already.
+func TestF4_TheNextMoveIsNotForgotten(t *testing.T) {
+	c, r := lonely(t), &recorder{}
+	c.config.Storage = r
+	c.arrival = &arrival{cluster: c.clusterID, merged: true}
+	c.saveSnapshot()
+	c.joining = &joinAttempt{ticket: c.nextTicket(), reply: func(Response) {}}
+	c.Stored(c.now, r.snapshots[0], nil)
+	if c.arrival != nil || r.joining != 0 {
+		t.Errorf("the directory forgets the move under way: %d times, the earlier one is %+v", r.joining, c.arrival)
+	}
+}
