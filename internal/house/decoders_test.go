@@ -280,8 +280,8 @@ func (r *R) receive(p []byte) { r.count++ }
 func other(raw []byte) {}
 `, false)
 	target := source(t, `package p
-func FuzzA(f *testing.F) { f.Fuzz(func(t *testing.T, raw []byte) { if parseA(raw) > 0 { t.Fatal(raw) } }) }
-func FuzzNothing(f *testing.F) { f.Fatal(); f.Fuzz(func(t *testing.T, raw []byte) { parseA(raw) }) }
+	func FuzzA(f *testing.F) { f.Fuzz(func(t *testing.T, raw []byte) { if parseA(raw) > 0 { t.Fatal(raw) } }) }
+	func FuzzNothing(f *testing.F) { f.Fatal(); f.Fuzz(func(t *testing.T, raw []byte) { parseA(raw) }) }
 `, true)
 	functions := functionsOf([]file{f, target})
 	var found []string
