@@ -31,7 +31,7 @@ func (s *Supervisor) running(i *instance) {
 	s.write(i)
 	ctx, cancel := context.WithCancel(context.Background())
 	i.cancel = cancel
-	if i.moved && !i.ownAddress.IsValid() { // it may wait for its address, which does not come back
+	if i.moved { // it may wait for its address, which does not come back
 		i.ready = readinessFailed
 		s.watchLiveness(i)
 	}

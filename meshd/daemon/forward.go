@@ -55,7 +55,9 @@ type forwardEnd struct {
 // far as is known, before others. began is false if none has begun it; r is then the most telling refusal, if any.
 func (w *workers) forward(ctx context.Context, name string, call *invoke.Invocation) (r control.Response, began bool) {
 	var hosts []wire.CellID
-	w.onReactor(ctx, func() { hosts = w.hostsFor(name) })
+	if !w.onReactor(ctx, func() { hosts = w.hostsFor(name) }) {
+		return r, false
+	}
 	request := invoke.AppendCall(nil, name, call)
 	for _, host := range hosts[:min(len(hosts), forwardTries)] {
 		answer, again := w.forwardTo(ctx, host, name, request, call.Patience()+forwardPatience)
