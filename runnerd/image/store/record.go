@@ -47,7 +47,7 @@ func (s *Store) load(digest manifest.Digest) (*record, error) {
 	}
 	r := new(record)
 	if err := json.Unmarshal(text, r); err != nil || len(r.Chain) == 0 {
-		return nil, fmt.Errorf("the record of image %s is damaged (%w): remove it with `colloid image rm`", digest, err)
+		return nil, fmt.Errorf("the record of image %s is damaged (%w): remove it with `colloid image rm %s`", digest, err, digest)
 	}
 	return r, nil
 }
