@@ -121,7 +121,7 @@ func TestF136_RefusalsArriveWhole(t *testing.T) {
 	})
 	const clients = uds.ClientsMax + 60
 	var group sync.WaitGroup
-	var opened, refused atomic.Int32
+	var opened, refused, heard atomic.Int32
 	hold := make(chan struct{})
 	for range clients {
 		group.Go(func() {
@@ -146,7 +146,7 @@ func TestF136_RefusalsArriveWhole(t *testing.T) {
 			default:
 				t.Errorf("write: %v, read: %+v, %v", err, event, nextErr)
 			}
-			if opened.Load()+refused.Load() == clients {
+			if heard.Add(1) == clients {
 				close(hold)
 			}
 			select {
