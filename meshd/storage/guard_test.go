@@ -22,7 +22,10 @@ type watched struct {
 	mutex     sync.Mutex
 	said      []string
 	repaired  bool
+	during    func() // called on the writer's goroutine when the save with ticketDuring ends
 }
+
+const ticketDuring = 77
 
 func newWatched(t *testing.T) *watched { return newWatchedEvery(t, 5*time.Millisecond) }
 
@@ -31,7 +34,13 @@ func newWatchedEvery(t *testing.T, interval time.Duration) *watched {
 	w := &watched{fixture: newFixture(t)}
 	var err error
 	w.directory, w.first, err = Open(w.path, Options{
-		MachineIDPath: w.machineID, Completed: w.results.completed, WatchInterval: interval,
+		MachineIDPath: w.machineID, WatchInterval: interval,
+		Completed: func(ticket uint64, err error) {
+			if ticket == ticketDuring {
+				w.during()
+			}
+			w.results.completed(ticket, err)
+		},
 		Trouble: func(text, hint string, repaired bool) {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
@@ -196,12 +205,14 @@ func TestF157_ALookInTheMiddleOfAnExchange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchedEvery(t, time.Hour)
 			next := w.path + ".next"
-			if err := errors.Join(os.Mkdir(next, 0o700), exchange(w.path, next)); err != nil {
-				t.Fatal(err)
+			w.during = func() {
+				err := errors.Join(os.Mkdir(next, 0o700), exchange(w.path, next), w.directory.repair(found))
+				if err != nil {
+					t.Error(err)
+				}
 			}
-			if err := w.directory.repair(found); err != nil { // as the writer, which waits meanwhile, would
-				t.Fatal(err)
-			}
+			w.directory.SavePeers(ticketDuring, peersNumbered(9))
+			w.results.wait(t, ticketDuring)
 			w.directory.AppendWrite(5, []byte("another"))
 			if err := w.results.wait(t, 5); err != nil {
 				t.Error(err)
