@@ -150,7 +150,7 @@ func parseForwarded(name string, target wire.CellID, reply []byte) (r control.Re
 			Text: why.refusal(name, "cell "+target.String())}, true
 	case errno != 0:
 		return control.Response{Status: uds.Error, Errno: errno,
-			Text: fmt.Sprintf("%s on cell %v: %s", name, target, outcome)}, false
+			Text: fmt.Sprintf("%s on cell %v: %s", name, target, state.Printable(string(outcome), invoke.TextMax))}, false
 	}
 	if _, err := invoke.ParseOutcome(outcome); err != nil {
 		return control.Response{Status: uds.Error, Errno: invoke.ErrorIO,
