@@ -2,16 +2,15 @@ package uds
 
 import (
 	"io"
-	"net"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"colloid.net/ipc/passed"
 )
 
 // incoming reads a connection. While a descriptor is wanted it takes one that comes along; else none has room, and
 // the kernel drops it.
 type incoming struct {
-	connection net.Conn
+	connection io.Reader
 	wanted     bool
 	file       *os.File // that came while one was wanted
 }
@@ -20,32 +19,23 @@ var _ io.Reader = (*incoming)(nil)
 
 // Read implements io.Reader.
 func (i *incoming) Read(p []byte) (int, error) {
-	socket, is := i.connection.(*net.UnixConn)
+	socket, is := i.connection.(*blocking)
 	if !i.wanted || !is {
 		return i.connection.Read(p)
 	}
 	var control [64]byte // room for some more than the one that is allowed
-	n, length, _, _, err := socket.ReadMsgUnix(p, control[:])
+	n, length, err := socket.readMessage(p, control[:])
 	if length > 0 {
 		i.keep(control[:length])
-	}
-	if err == nil && n == 0 && len(p) > 0 {
-		err = io.EOF
 	}
 	return n, err
 }
 
 // keep takes the first descriptor and closes all others.
 func (i *incoming) keep(control []byte) {
-	messages, _ := unix.ParseSocketControlMessage(control)
-	for k := range messages {
-		list, _ := unix.ParseUnixRights(&messages[k])
-		for _, fd := range list {
-			if i.file == nil {
-				i.file = os.NewFile(uintptr(fd), "passed")
-			} else {
-				unix.Close(fd)
-			}
-		}
+	list, _ := passed.Descriptors(control)
+	if i.file == nil && len(list) > 0 {
+		i.file, list = os.NewFile(uintptr(list[0]), "passed"), list[1:]
 	}
+	passed.Close(list)
 }

@@ -38,7 +38,7 @@ type Handle interface {
 // streams is what one client has open.
 type streams struct {
 	open    map[uint32]*sink
-	buffer  []byte // frames for the client, at most StreamQueueMax and some closing frames
+	buffer  []byte // frames for the client, at most StreamQueueMax of data, and closingMax of others
 	spare   []byte
 	blocked bool // somebody was refused room
 }
@@ -194,6 +194,9 @@ func (c *client) openStream(payload []byte) bool {
 	if err != nil {
 		return c.malformed()
 	}
+	if c.refusalsPile() {
+		return false
+	}
 	s := &sink{client: c, handle: open.Handle, cell: open.Cell}
 	need := levelWrite
 	if open.Kind == uds.StreamLogs || open.Kind == uds.StreamMetrics {
@@ -223,6 +226,24 @@ func (c *client) openStream(payload []byte) bool {
 	return true
 }
 
+// closingMax bounds the frames beside data that wait for a client: a few for each of its streams.
+const closingMax = 128 << 10
+
+// refusalsPile reports whether a client goes on opening streams but does not read what becomes of them; then it is to go.
+func (c *client) refusalsPile() bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if len(c.streams.buffer) <= uds.StreamQueueMax+closingMax {
+		return false
+	}
+	c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read what its streams say: disconnected",
+		c.who.uid, c.who.pid))
+	c.broken = true
+	c.connection.Close()
+	c.ready.Signal()
+	return true
+}
+
 // refuse is Closed for a handle that is not in the table.
 func (s *sink) refuse(errno uint16, text string) {
 	s.client.mutex.Lock()
@@ -234,6 +255,8 @@ func (s *sink) refuse(errno uint16, text string) {
 
 // streamRoom enters a stream into the client's table, or says why not.
 func (c *client) streamRoom(s *sink) string {
+	c.server.mutex.Lock() // until it is entered: others ask at the same time
+	defer c.server.mutex.Unlock()
 	if reason := c.server.streamsFull(c, s.cell); reason != "" {
 		return reason
 	}
@@ -273,10 +296,8 @@ func (c *client) streamsTo(cell uint64) (all, there, stays int) {
 	return len(c.streams.open), there, c.streamCountLocked()
 }
 
-// streamsFull says why a client cannot have another stream to a cell, "" if it can.
+// streamsFull says why a client cannot have another stream to a cell, "" if it can. The caller holds the server's lock.
 func (s *Server) streamsFull(c *client, cell uint64) string {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
 	all, readers, same := 0, 0, 0 // clients
 	streams, there := 0, 0        // of readers
 	for other := range s.clients {
