@@ -237,7 +237,7 @@ func TestJoiningIsKept(t *testing.T) {
 }
 
 func FuzzParseInventory(f *testing.F) {
-	whole := inventory{snapshot: true, log: true, sequence: 7, previousLog: 5, bootID: "boot", lost: "writes.log"}
+	whole := inventory{snapshot: true, log: true, moved: true, sequence: 7, previousLog: 5, bootID: "boot", lost: "writes.log"}
 	f.Add(whole.marshal())
 	f.Add((&inventory{}).marshal())
 	f.Fuzz(func(t *testing.T, raw []byte) {
