@@ -48,6 +48,7 @@ type fixture struct {
 	path, machineID string
 	bootID          string
 	results         *results
+	checkJoining    func([]byte) error
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -67,7 +68,8 @@ func (f *fixture) setMachine(t *testing.T, id string) {
 }
 
 func (f *fixture) try() (*Directory, Loaded, error) {
-	return Open(f.path, Options{MachineIDPath: f.machineID, BootID: f.bootID, Completed: f.results.completed})
+	return Open(f.path, Options{MachineIDPath: f.machineID, BootID: f.bootID, Completed: f.results.completed,
+		CheckJoining: f.checkJoining})
 }
 
 func (f *fixture) open(t *testing.T) (*Directory, Loaded) {
