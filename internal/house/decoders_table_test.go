@@ -221,6 +221,8 @@ var unfuzzed = map[string]string{
 	"ipc/invoke receive":             "a system call, the caller looks at the bytes",
 	"ipc/ring Link.Receive":          handsOn + "receive",
 
+	"ipc/uds blocking.readMessage": "a system call, the caller looks at the bytes",
+
 	"meshd/cell Cell.ReadValue":  "looks up a name that a module gave",
 	"meshd/cell Cell.ReadValues": "looks up a name that a module gave",
 	"meshd/cell Cell.ReceiveVia": handsOn + "Receive",
