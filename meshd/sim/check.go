@@ -88,6 +88,7 @@ func (w *World) written(n *Node, raw []byte) {
 			return
 		}
 		raw = rest
+		w.examined("storage")
 		for _, check := range w.checks {
 			if check.Write != nil {
 				w.note(check, check.Write(w, n, &record))
