@@ -66,6 +66,3 @@ func (c *Cell) AddressOf(id wire.CellID) netip.AddrPort {
 	}
 	return netip.AddrPort{}
 }
-
-// GossipSent counts the datagrams that gossip has sent in this run, repeated ones included, for checkers.
-func (c *Cell) GossipSent() uint64 { return c.gossip.Stats().Sent }

@@ -147,7 +147,7 @@ const calmFor = time.Minute
 
 // undisturbed reports whether nothing but operators' writes has happened lately.
 func (w *World) undisturbed() bool {
-	if w.network.stormy != 0 && w.now-w.Storm() < calmFor || w.now < w.trouble+calmFor {
+	if w.stormedWithin(calmFor) || w.now < w.trouble+calmFor {
 		return false
 	}
 	for _, n := range w.nodes {

@@ -159,7 +159,7 @@ func checkDeaths() *Checker {
 		if !ok || err != nil || status.Life != state.Dead {
 			return nil
 		}
-		if w.network.stormy != 0 && w.now-w.Storm() < togetherFor {
+		if w.stormedWithin(togetherFor) {
 			return nil
 		}
 		w.examined("F62")

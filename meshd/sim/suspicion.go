@@ -47,8 +47,7 @@ func (s *suspicions) accused(w *World, n *Node, record *wire.Record) error {
 	}
 	_, value, _, ok := wire.NextEntry(record.Entries)
 	status, err := state.ParseCellStatus(value)
-	if !ok || err != nil || status.Life != state.Suspect ||
-		w.network.stormy != 0 && w.now-w.Storm() < togetherFor {
+	if !ok || err != nil || status.Life != state.Suspect || w.stormedWithin(togetherFor) {
 		return nil
 	}
 	w.examined("SUSPECT")
@@ -70,6 +69,12 @@ func (s *suspicions) accused(w *World, n *Node, record *wire.Record) error {
 		}
 	}
 	return nil
+}
+
+// stormedWithin reports whether the weather was such lately that cells may take each other for dead without blame.
+func (w *World) stormedWithin(d time.Duration) bool {
+	last := w.Storm()
+	return last != 0 && w.now-last < d
 }
 
 // running counts the cells that take part.
