@@ -267,3 +267,25 @@ func TestDRAIN_CheckerFires(t *testing.T) {
 		})
 	})
 }
+
+// A disk that says that it has a write and never gave it a number: the cell shows what only its memory has.
+func TestF157_CheckerFiresForWhatIsNotOnTheDisk(t *testing.T) {
+	broken(t, "F157", quietWorkload(), func(w *World) {
+		w.After(40*time.Second, func() {
+			n := w.Node(0)
+			dot := wire.Dot{Actor: n.ID(), Sequence: uint64(n.disk.incarnation)<<wire.CounterBits | 1<<20}
+			forge(n.cell.Store(), "spread.web", dot, Spec(1, "/bin/a"), nil)
+		})
+	})
+}
+
+// A fact that a cell says of itself and does not log.
+func TestF157_CheckerFiresForWhatIsNotLogged(t *testing.T) {
+	broken(t, "F157", nil, func(w *World) {
+		w.After(40*time.Second, func() {
+			n := w.Node(0)
+			dot := wire.Dot{Actor: n.ID(), Sequence: uint64(n.disk.incarnation)<<wire.CounterBits | 1<<20}
+			forge(n.cell.Store(), state.LoadKey(n.ID(), state.LoadCPU), dot, state.AppendLoad(nil, 7), nil)
+		})
+	})
+}

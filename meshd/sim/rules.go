@@ -21,7 +21,7 @@ func Checkers() []*Checker {
 		checkDeaths(), checkSameState(), checkSamePlan(), checkIdle(), checkAmplification(), checkBounds(),
 		checkVersions(), checkMovement(),
 		checkUpdates(), checkEnvironments(),
-		checkSuspicions(), checkSpreading(), checkMoves(), checkRoom(), checkDrains(), checkCollection(),
+		checkSuspicions(), checkSpreading(), checkMoves(), checkRoom(), checkDrains(), checkCollection(), checkLogged(),
 	}
 }
 
