@@ -22,6 +22,7 @@ type bench struct {
 	workloads  []placement.Workload
 	ready      map[wire.CellID]uint64 // digest READY on a cell, any key and slot
 	frozen     bool
+	frozenKey  uint64 // this one, too
 	hold       bool
 	unsure     bool
 	actual     []Actual
@@ -73,7 +74,7 @@ func (b *bench) input() *Input {
 	return &Input{
 		Self: self, Authoritative: !b.unsure, HoldStarts: b.hold,
 		Plan: b.planner.Compute(b.cells, b.workloads), Workloads: b.workloads,
-		Frozen: func(uint64) bool { return b.frozen },
+		Frozen: func(key uint64) bool { return b.frozen || key == b.frozenKey },
 		Ready: func(_ uint64, cell wire.CellID, _ uint16, digest uint64) bool {
 			return b.ready[cell] == digest
 		},
@@ -358,6 +359,33 @@ func TestF77_StartWaitsForThePort(t *testing.T) {
 	b.actual = []Actual{leaving}
 	b.expect(Action{Kind: Stop, ID: leaving.ID})
 	b.actual[0].State = Stopping
+	b.expect()
+	b.actual[0].Ports = []uint16{443}
+	b.expect(start(1))
+}
+
+// What is frozen keeps its port, wherever it runs; who wants it waits, and does not ask for what cannot be (F57, F77).
+func TestF57_F77_StartWaitsForThePortOfWhatIsFrozen(t *testing.T) {
+	b := newBench(t, self)
+	b.spec(func(s *workload.Spec) { s.Ports = []workload.Port{{Host: 80, Container: 80}} })
+	raw, err := workload.Encode(&workload.Spec{
+		Runtime: workload.RuntimeProcess, Replicas: 1, Image: "/bin/x", Ports: []workload.Port{{Host: 80, Container: 80}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frozen := instance(5, Ready, 80)
+	frozen.ID.KeyHash, frozen.Spec = 99, raw
+	b.actual = []Actual{frozen}
+	b.frozenKey = 99
+	b.expect()
+	b.wait(SurplusMax)
+	b.expect()
+	b.spec(func(s *workload.Spec) { s.Ports = []workload.Port{{Host: 80, Container: 80, Protocol: workload.UDP}} })
+	b.expect(start(1)) // the same number, another port
+	b.wait(RepeatInterval)
+	b.spec(func(s *workload.Spec) { s.Ports = []workload.Port{{Host: 80, Container: 80}} })
+	b.actual[0].Spec = nil // of an unknown one the number counts
 	b.expect()
 	b.actual[0].Ports = []uint16{443}
 	b.expect(start(1))

@@ -147,7 +147,9 @@ func overcommits(w *World, n *Node, action reconcile.Action) error {
 		if err != nil || i.state == reconcile.Denied || i.state == reconcile.Exited {
 			continue
 		}
-		memory += uint64(other.MemoryMiB)
+		if register, found := n.cell.Store().Get([]byte(i.key)); !found || !register.Conflicted() {
+			memory += uint64(other.MemoryMiB) // what is frozen stays where it is, and the plan knows nothing of it (F57)
+		}
 		for _, port := range spec.Ports {
 			if port.Host != 0 && slices.ContainsFunc(other.Ports, func(p workload.Port) bool {
 				return p.Host == port.Host && p.Protocol == port.Protocol
