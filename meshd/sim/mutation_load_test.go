@@ -15,7 +15,7 @@ import (
 
 // The rules about what gossip, collection, moves and hosts may do, each broken once; see mutation_test.go.
 
-// deleted is a workload that goes while n3 is away; nothing but the tombstone tells it.
+// deletedBehindN3 is a workload that goes while n3 is away; nothing but the tombstone tells it.
 func deletedBehindN3() []Fault {
 	return append(quietWorkload(),
 		Fault{At: 130 * time.Second, For: 40 * time.Second, Verb: Partition, Groups: []int{0, 0, 0, 1}},
@@ -203,10 +203,11 @@ func TestF72_CheckerFiresForAPlan(t *testing.T) {
 		change(s)
 		return s
 	}
-	cells := []placement.Cell{
-		{ID: 1, Flags: state.FlagProcess, Arch: "amd64", Labels: [][2]string{{"zone", "a"}}, Capacity: state.CellCapacity{MemoryMiB: 100}},
-		{ID: 2, Flags: state.FlagProcess, Arch: "amd64", Labels: [][2]string{{"zone", "a"}}, Capacity: state.CellCapacity{MemoryMiB: 100}},
+	cell := func(id wire.CellID) placement.Cell {
+		return placement.Cell{ID: id, Flags: state.FlagProcess, Arch: "amd64", Labels: [][2]string{{"zone", "a"}},
+			Capacity: state.CellCapacity{MemoryMiB: 100}}
 	}
+	cells := []placement.Cell{cell(1), cell(2)}
 	port := []workload.Port{{Protocol: workload.TCP, Container: 80, Host: 80}}
 	tests := []struct {
 		want  string
@@ -215,12 +216,15 @@ func TestF72_CheckerFiresForAPlan(t *testing.T) {
 	}{
 		{"", func(s *workload.Spec) { s.MemoryMiB = 40 }, func(*placement.Cell) {}},
 		{"MiB of memory", func(*workload.Spec) {}, func(c *placement.Cell) { c.Capacity.MemoryMiB = 50 }},
-		{"millicores", func(s *workload.Spec) { s.MemoryMiB, s.CPUMillicores = 0, 9 }, func(c *placement.Cell) { c.Capacity.CPUMillicores = 5 }},
-		{"MiB of disk", func(s *workload.Spec) { s.MemoryMiB, s.DiskMiB = 0, 9 }, func(c *placement.Cell) { c.Capacity.DiskMiB = 5 }},
+		{"millicores", func(s *workload.Spec) { s.MemoryMiB, s.CPUMillicores = 0, 9 },
+			func(c *placement.Cell) { c.Capacity.CPUMillicores = 5 }},
+		{"MiB of disk", func(s *workload.Spec) { s.MemoryMiB, s.DiskMiB = 0, 9 },
+			func(c *placement.Cell) { c.Capacity.DiskMiB = 5 }},
 		{"instances", func(s *workload.Spec) { s.MemoryMiB = 0 }, func(c *placement.Cell) { c.Capacity.InstancesMax = 1 }},
 		{"has not the runtime", func(*workload.Spec) {}, func(c *placement.Cell) { c.Flags = state.FlagOCI }},
 		{"store is full", func(*workload.Spec) {}, func(c *placement.Cell) { c.Flags |= state.FlagDegraded }},
-		{"another architecture", func(s *workload.Spec) { s.MemoryMiB, s.Architecture = 0, "amd64" }, func(c *placement.Cell) { c.Arch = "arm64" }},
+		{"another architecture", func(s *workload.Spec) { s.MemoryMiB, s.Architecture = 0, "amd64" },
+			func(c *placement.Cell) { c.Arch = "arm64" }},
 		{"labels", func(s *workload.Spec) {
 			s.MemoryMiB, s.Constraints = 0, []workload.Constraint{{Label: "zone", Value: "a"}}
 		}, func(c *placement.Cell) { c.Labels = nil }},
@@ -240,7 +244,8 @@ func TestF72_CheckerFiresForAPlan(t *testing.T) {
 		for i := range now {
 			test.then(&now[i])
 		}
-		if err := fitting(now, workloads, plan); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+		err := fitting(now, workloads, plan)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("want %q: %v", test.want, err)
 		}
 	}
