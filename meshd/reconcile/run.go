@@ -260,8 +260,7 @@ func (r *run) mayUpdate(w *placement.Workload, replicas []placement.Replica, min
 }
 
 func (r *run) start(w *placement.Workload, slot uint16) {
-	if r.HoldStarts || w.Spec.Stateful && r.Occupied != nil && r.Occupied(w.KeyHash, slot) || !r.startable(w) ||
-		r.blocked(w) {
+	if r.HoldStarts || w.Spec.Stateful && r.Occupied != nil && r.Occupied(w.KeyHash, slot) || !r.startable(w) {
 		return
 	}
 	r.starts = append(r.starts, startRequest{w, slot})

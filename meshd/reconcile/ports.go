@@ -7,15 +7,15 @@ import (
 	"colloid.net/workload"
 )
 
-// blocked reports whether an instance that nobody may touch, because its key is frozen (F57), has a host port of a
-// workload. The plan reserves for a frozen key what it says now, where it would be placed now, and this instance may be
-// of another time and place (simulator, seed 76). A start beside it could not succeed, so it waits until somebody has
-// decided.
+// blocked reports whether an instance of another workload has a host port of this one. The plan gives a port to one
+// workload, but what runs may be of another time: a frozen key keeps what it runs (F57), and an older instance stays
+// until the new one of its slot is ready (simulator, seeds 76 and 160). A start beside it could not succeed, so it waits;
+// those that leave are waited for as well (portHeld).
 func (r *run) blocked(w *placement.Workload) bool {
 	for _, port := range w.Spec.Ports {
 		for _, instance := range r.actual {
 			if port.Host != 0 && slices.Contains(instance.Ports, port.Host) && instance.ID.KeyHash != w.KeyHash &&
-				r.frozen(instance.ID.KeyHash) && publishes(instance, port) {
+				instance.State != Denied && instance.State != Exited && publishes(instance, port) {
 				return true
 			}
 		}
