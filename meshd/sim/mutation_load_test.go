@@ -1,11 +1,11 @@
 package sim
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
@@ -174,12 +174,10 @@ func startOf(key string, hash uint64, spec []byte) reconcile.Action {
 
 func TestF72_CheckerFiresForMemory(t *testing.T) {
 	broken(t, "F72", nil, func(w *World) {
-		w.After(40*time.Second, func() {
-			w.Node(0).host.leave() // else meshd would stop what nobody wants
-			w.Node(0).host.away = false
-			for i := range 3 {
-				start := startOf(fmt.Sprintf("spread.%d", i), uint64(1+i), demandingSpec(t, 30000, 0))
-				w.After(time.Duration(i)*10*time.Millisecond, func() { w.Node(0).host.Do(start) })
+		w.After(20*time.Second, func() { w.Node(0).Set("spread.big", demandingSpec(t, 60000, 0), uds.ExpectAny, nil) })
+		w.After(60*time.Second, func() {
+			for _, n := range w.Nodes() { // one of them has it
+				n.host.Do(startOf("spread.more", 1, demandingSpec(t, 30000, 0)))
 			}
 		})
 	})

@@ -130,13 +130,21 @@ func (t *taken) add(w *placement.Workload, most *state.CellCapacity) error {
 	return nil
 }
 
-// overcommits judges a command to start something by what the host runs at that moment.
+// frozen reports whether a cell holds a key for one in CONFLICT.
+func frozen(n *Node, key string) bool {
+	register, found := n.cell.Store().Get([]byte(key))
+	return found && register.Conflicted()
+}
+
+// overcommits judges a command to start something by what the host runs at that moment. Of its memory only that of
+// instances counts which the plan knows: it reserves nothing for those of older specifications and of frozen keys, which
+// may stay for long, and a start that waited for them could wait for ever.
 func overcommits(w *World, n *Node, action reconcile.Action) error {
 	spec, err := workload.Decode(action.Spec)
 	if action.Kind != reconcile.Start || err != nil || n.host.instances[action.ID] != nil {
 		return nil
 	}
-	cells, _, _ := n.cell.PlanInput()
+	cells, workloads, _ := n.cell.PlanInput()
 	at := slices.IndexFunc(cells, func(c placement.Cell) bool { return c.ID == n.cell.Self() })
 	if at < 0 {
 		return nil
@@ -147,8 +155,10 @@ func overcommits(w *World, n *Node, action reconcile.Action) error {
 		if err != nil || i.state == reconcile.Denied || i.state == reconcile.Exited {
 			continue
 		}
-		if register, found := n.cell.Store().Get([]byte(i.key)); !found || !register.Conflicted() {
-			memory += uint64(other.MemoryMiB) // what is frozen stays where it is, and the plan knows nothing of it (F57)
+		if slices.ContainsFunc(workloads, func(w placement.Workload) bool {
+			return w.KeyHash == i.id.KeyHash && w.Digest == i.id.Digest && !frozen(n, i.key)
+		}) {
+			memory += uint64(other.MemoryMiB)
 		}
 		for _, port := range spec.Ports {
 			if port.Host != 0 && slices.ContainsFunc(other.Ports, func(p workload.Port) bool {
