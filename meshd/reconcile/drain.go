@@ -76,9 +76,12 @@ type yield struct {
 	instance *Actual
 }
 
-// crowded reports whether a start has to wait for the room of instances that leave. Those that lost their
+// crowded reports whether a start has to wait for the room of instances that leave, or for a port. Those that lost their
 // place to a workload of higher priority are told to leave now: nobody is going to replace them.
 func (r *run) crowded(w *placement.Workload) bool {
+	if r.blocked(w) {
+		return true
+	}
 	if r.fits(w) {
 		return false
 	}

@@ -18,6 +18,10 @@ type Checker struct {
 	Action func(w *World, n *Node, action reconcile.Action) error
 	// Write sees every own write of a cell on its way to the disk.
 	Write func(w *World, n *Node, record *wire.Record) error
+	// Synced sees every own write when it is on the disk, which is when the cell hears of that and applies it.
+	Synced func(w *World, n *Node, record *wire.Record)
+	// Lost hears that a machine is about to lose what its disk has learnt.
+	Lost func(w *World, n *Node)
 	// Datagram sees every datagram as it is sent to a machine.
 	Datagram func(w *World, from, to *Node, datagram []byte) error
 	// Periodic is called every Every of virtual time, if Every is not 0.
@@ -35,6 +39,12 @@ func (w *World) AddChecker(c *Checker) {
 	}
 	if c.Datagram != nil {
 		w.sendChecks = append(w.sendChecks, c)
+	}
+	if c.Lost != nil {
+		w.lost = append(w.lost, func(n *Node, _ time.Duration) { c.Lost(w, n) })
+	}
+	if c.Synced != nil {
+		w.synced = append(w.synced, func(n *Node, record *wire.Record) { c.Synced(w, n, record) })
 	}
 	if c.Periodic != nil && c.Every > 0 {
 		w.every(c)
@@ -88,6 +98,7 @@ func (w *World) written(n *Node, raw []byte) {
 			return
 		}
 		raw = rest
+		w.examined("storage")
 		for _, check := range w.checks {
 			if check.Write != nil {
 				w.note(check, check.Write(w, n, &record))

@@ -147,7 +147,7 @@ const calmFor = time.Minute
 
 // undisturbed reports whether nothing but operators' writes has happened lately.
 func (w *World) undisturbed() bool {
-	if w.network.stormy != 0 && w.now-w.Storm() < calmFor || w.now < w.trouble+calmFor {
+	if w.stormedWithin(calmFor) || w.now < w.trouble+calmFor {
 		return false
 	}
 	for _, n := range w.nodes {
@@ -185,6 +185,7 @@ func checkUpdates() *Checker {
 				}
 			}
 		}
+		w.examined("F75")
 		least := min(int(spec.Replicas), len(w.nodes)-len(w.drained)) - max(1, int(spec.Update.UnavailableMax))
 		if ready < least {
 			return fmt.Errorf("n%d stops %s while only %d others are ready: at least %d", n.Index, action.Key, ready, least)
@@ -222,6 +223,9 @@ func checkEnvironments() *Checker {
 			return nil
 		}
 		spec, err := workload.Decode(action.Spec)
+		if action.Environment != nil {
+			w.examined("F83")
+		}
 		if err != nil || (spec.EnvironmentDigest == [32]byte{}) != (action.Environment == nil) {
 			return fmt.Errorf("n%d starts %s with another environment than it names", n.Index, action.Key)
 		}

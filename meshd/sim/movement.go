@@ -38,30 +38,34 @@ func checkMovement() *Checker {
 		if before.plan == nil {
 			return nil
 		}
-		if err := movement(before, now); err != nil {
+		compared, err := movement(before, now)
+		if compared {
+			w.examined("EXEC-3")
+		}
+		if err != nil {
 			return fmt.Errorf("n%d: %w", n.Index, err)
 		}
 		return nil
 	}}
 }
 
-// movement compares two plans that should differ by one cell.
-func movement(before, now planned) error {
+// movement compares two plans if they differ by one cell and nothing else; compared says whether they do.
+func movement(before, now planned) (compared bool, problem error) {
 	smaller, larger := before, now
 	if len(before.cells) > len(now.cells) {
 		smaller, larger = now, before
 	}
 	if !sameWorkloads(before.workloads, now.workloads) {
-		return nil
+		return false, nil
 	}
 	changed, ok := oneMore(smaller.cells, larger.cells)
 	if !ok {
-		return nil
+		return false, nil
 	}
 	for i := range now.workloads {
 		w := &now.workloads[i]
 		if smaller.plan.ShortOfRoom(w.KeyHash) || larger.plan.ShortOfRoom(w.KeyHash) {
-			return nil
+			return false, nil
 		}
 	}
 	for i := range now.workloads {
@@ -71,11 +75,11 @@ func movement(before, now planned) error {
 		}
 		for _, replica := range larger.plan.Of(w.KeyHash) {
 			if replica.Cell != changed && !placedOn(smaller.plan.Of(w.KeyHash), replica) {
-				return fmt.Errorf("cell %v comes or goes, and the replica of %s on %v moves", changed, w.Key, replica.Cell)
+				return true, fmt.Errorf("cell %v comes or goes, and the replica of %s on %v moves", changed, w.Key, replica.Cell)
 			}
 		}
 	}
-	return nil
+	return true, nil
 }
 
 func placedOn(replicas []placement.Replica, wanted placement.Replica) bool {

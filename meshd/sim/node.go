@@ -257,6 +257,7 @@ func (p *port) CloseSocket(socket int) { delete(p.sockets, socket) }
 
 // SendVia implements cell.Sockets.
 func (p *port) SendVia(socket int, to netip.AddrPort, datagram []byte) {
+	p.world.examined("SOCKET")
 	source, open := p.sockets[socket]
 	if !open {
 		p.world.fail("SOCKET", "n%d sends from socket %d, which is not open", p.Index, socket)

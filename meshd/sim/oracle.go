@@ -205,6 +205,7 @@ func (o *oracle) exact(w *World) error {
 			if n.cell == nil || n.cell.ClusterID() != w.cluster {
 				continue
 			}
+			w.examined("SAFE-4")
 			if err := o.exactKey(n, key); err != nil {
 				return err
 			}

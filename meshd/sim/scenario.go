@@ -50,6 +50,8 @@ type Result struct {
 	Writes    int           // operator writes that were accepted
 	Converged time.Duration // from the last fault to equal state
 	Settled   time.Duration // from the last fault to the wanted instances
+	// Examined counts by rule how often it looked at something that it could have objected to.
+	Examined map[string]int
 }
 
 // String is the summary of a run in one line.
@@ -75,6 +77,7 @@ func (s Scenario) Run(trace func(line string)) (result Result) {
 		result.Virtual, result.Steps, result.Cells = w.now, w.Steps, len(w.nodes)
 		result.Datagrams, result.Bytes = w.Traffic()
 		result.Writes = oracle.accepted
+		result.Examined = w.examinations
 	}()
 	checkers := s.Checkers
 	if checkers == nil {
@@ -83,6 +86,7 @@ func (s Scenario) Run(trace func(line string)) (result Result) {
 	for _, c := range append(checkers, oracle.checker()) {
 		w.AddChecker(c)
 	}
+	w.examined("BOOT-2")
 	if err := w.Form(2 * time.Minute); err != nil {
 		w.fail("BOOT-2", "%w", err)
 		return result
@@ -121,6 +125,7 @@ func (w *World) calmDown() (converged, settled time.Duration) {
 
 // wait runs until done, checking every 100 ms of virtual time, and fails under the name of a rule.
 func (w *World) wait(limit time.Duration, rule string, done func() bool) bool {
+	w.examined(rule)
 	for begin := w.now; !done(); {
 		if w.now-begin >= limit {
 			w.fail(rule, "not %v after the last fault: %v; %s", limit, w.placed(), w.describe())
