@@ -103,6 +103,9 @@ func (w *World) placed() error {
 
 // placedKey checks one workload. Beside what is frozen, which stays where it is, others may lack room.
 func (w *World) placedKey(list []wanted, one *wanted, frozen bool) error {
+	if w.homeless(one) {
+		return nil
+	}
 	spec, running := one.spec, w.instancesOf(one.hash)
 	if one.good != nil && len(running) > 0 && running[0].id.Digest == one.good.InstanceDigest() {
 		spec = one.good
@@ -136,6 +139,15 @@ func (w *World) placedKey(list []wanted, one *wanted, frozen bool) error {
 		}
 	}
 	return nil
+}
+
+// homeless reports whether no machine may run a workload: then what runs of it serves on, as long as its room is
+// not needed.
+func (w *World) homeless(one *wanted) bool {
+	return one.spec != nil && !slices.ContainsFunc(w.nodes, func(n *Node) bool {
+		ok, _ := n.machine.offers(one.spec)
+		return ok
+	})
 }
 
 // onEligible checks where the instances of a workload are.
@@ -180,7 +192,7 @@ func (n *Node) couldRun(list []wanted, one *wanted, spec *workload.Spec) bool {
 	}
 	before := func(i *instance) bool {
 		at := slices.IndexFunc(list, func(other wanted) bool { return other.hash == i.id.KeyHash })
-		return at >= 0 && list[at].compare(one) <= 0
+		return at >= 0 && list[at].compare(one) <= 0 && !n.world.homeless(&list[at])
 	}
 	return n.room(spec, before) == nil
 }
