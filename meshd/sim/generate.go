@@ -200,6 +200,7 @@ func (g *generator) fault() Fault {
 		for i := range f.Groups {
 			f.Groups[i] = g.random.IntN(parts)
 		}
+		f.Groups = compact(f.Groups)
 	case Wipe, Leave, Clone:
 		if len(g.fragile) == 0 {
 			return Fault{Verb: Backup, Node: f.Node}
@@ -225,6 +226,18 @@ func (g *generator) fault() Fault {
 		}
 	}
 	return f
+}
+
+// compact numbers groups anew so that none is empty: a scenario must be readable as it is written.
+func compact(groups []int) []int {
+	numbers := make(map[int]int)
+	for i, group := range groups {
+		if _, known := numbers[group]; !known {
+			numbers[group] = len(numbers)
+		}
+		groups[i] = numbers[group]
+	}
+	return groups
 }
 
 // round keeps a probability short in writing.

@@ -157,7 +157,8 @@ func (w *World) onEligible(one *wanted, spec *workload.Spec) error {
 		if count > 1 && !spec.Oversubscribe && works(one.spec.Image) {
 			return fmt.Errorf("n%d runs %d instances of %s", n.Index, count, one.key)
 		}
-		if ok, why := n.machine.offers(spec); count > 0 && !ok && works(one.spec.Image) {
+		// A policy is asked at a start: what it would refuse now runs on.
+		if ok, why := n.machine.offers(spec); count > 0 && !ok && why != "policy" && works(one.spec.Image) {
 			return fmt.Errorf("n%d runs %s against its %s", n.Index, one.key, why)
 		}
 	}
