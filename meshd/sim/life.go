@@ -213,7 +213,9 @@ func checkUpdates() *Checker {
 			}
 		}
 		w.examined("F75")
-		least := min(int(spec.Replicas), len(w.nodes)-len(w.drained)) - max(1, int(spec.Update.UnavailableMax))
+		// Replicas for which there is no cell cannot be waited for (F78).
+		least := min(int(spec.Replicas), len(w.nodes)-len(w.drained), len(n.cell.Plan().Of(action.ID.KeyHash)))
+		least -= max(1, int(spec.Update.UnavailableMax))
 		if ready < least {
 			return fmt.Errorf("n%d stops %s while only %d others are ready: at least %d", n.Index, action.Key, ready, least)
 		}
