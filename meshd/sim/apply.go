@@ -261,6 +261,9 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 		n.Command(cell.Request{Code: uds.CodeLeave, Payload: payload}, func(r cell.Response) {
 			w.Tracef("n%d leave: %d %s", n.Index, r.Status, r.Text)
 			n.outside = n.outside || r.Status == uds.OK
+			if w.calm { // the last fault was while it handed over
+				w.After(time.Second, func() { w.rejoin(n) })
+			}
 		})
 		w.After(f.For+25*time.Second, func() {
 			n.reserved = false

@@ -193,7 +193,10 @@ func (n *Node) couldRun(list []wanted, one *wanted, spec *workload.Spec) bool {
 	}
 	before := func(i *instance) bool {
 		at := slices.IndexFunc(list, func(other wanted) bool { return other.hash == i.id.KeyHash })
-		return at >= 0 && list[at].compare(one) <= 0 && !n.world.homeless(&list[at])
+		if at >= 0 && n.world.homeless(&list[at]) {
+			return list[at].priority() > one.priority()
+		}
+		return at >= 0 && list[at].compare(one) <= 0
 	}
 	return n.room(spec, before) == nil
 }
