@@ -136,6 +136,7 @@ type tally struct {
 	virtual  time.Duration
 	steps    uint64
 	failed   []uint64
+	examined map[string]int // by rule
 }
 
 // many plays scenarios of the CI kind, count of them or until interrupted; it reports whether all passed,
@@ -143,7 +144,7 @@ type tally struct {
 func many(first uint64, count, jobs int, whole bool) bool {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	t := &tally{begin: time.Now(), reported: time.Now(), next: first}
+	t := &tally{begin: time.Now(), reported: time.Now(), next: first, examined: make(map[string]int)}
 	var workers sync.WaitGroup
 	for range max(1, jobs) {
 		workers.Go(func() {
@@ -163,6 +164,10 @@ func many(first uint64, count, jobs int, whole bool) bool {
 		fmt.Printf("FAIL only %.0f cluster-hours: want %d\n", t.virtual.Hours(), ciHours)
 		return false
 	}
+	if vacuous := sim.Unexamined(t.examined); whole && interrupted.Err() == nil && len(vacuous) > 0 {
+		fmt.Printf("FAIL these rules found nothing to look at in the whole set, so it proves nothing about them: %v\n", vacuous)
+		return false
+	}
 	return len(t.failed) == 0
 }
 
@@ -180,6 +185,9 @@ func (t *tally) add(scenario sim.Scenario, result sim.Result) {
 	t.seeds++
 	t.virtual += result.Virtual
 	t.steps += result.Steps
+	for rule, n := range result.Examined {
+		t.examined[rule] += n
+	}
 	if result.Failure != nil {
 		t.failed = append(t.failed, scenario.Seed)
 		if len(t.failed) == 1 {
