@@ -1,6 +1,7 @@
 package runnerd
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -375,11 +376,16 @@ func wasmReason(directory, otherwise string) string {
 	if err != nil {
 		return otherwise
 	}
-	lines := strings.Split(string(tail), "\n")
+	return cmp.Or(parseReason(string(tail)), otherwise)
+}
+
+// parseReason gives the last line that is a reason, "" if there is none.
+func parseReason(tail string) string {
+	lines := strings.Split(tail, "\n")
 	for n := len(lines) - 1; n >= 0; n-- {
 		if reason, found := strings.CutPrefix(lines[n], wasm.ReasonPrefix); found && reason != "" {
 			return reason
 		}
 	}
-	return otherwise
+	return ""
 }

@@ -42,8 +42,9 @@ func (s *Supervisor) command(from *session, c *message.Command) error {
 	return nil
 }
 
-// host takes where this host's instances answer now. A process that runs keeps what it was told when it began. Its
-// health check goes to the new address: if it does not answer there, it is started again like one that hangs.
+// host takes where this host's instances answer now. What runs keeps what it was told when it began, since nobody
+// can change the environment of a process. The health check of a process or a module goes to the new address: if it does
+// not answer there, it is started again like one that hangs. A container never has the host's address.
 func (s *Supervisor) host(from *session, m *message.Host) error {
 	address, ok := netip.AddrFromSlice(m.Address)
 	if !ok {
@@ -56,9 +57,10 @@ func (s *Supervisor) host(from *session, m *message.Host) error {
 			continue
 		}
 		i.address = address
-		i.moved = i.ready != readinessReady && (i.phase == phaseRunning || i.phase == phaseLaunching)
+		container := i.spec.Runtime == workload.RuntimeOCI
+		i.moved = !container && i.ready != readinessReady && (i.phase == phaseRunning || i.phase == phaseLaunching)
 		s.write(i)
-		if i.phase == phaseRunning && !i.ownAddress.IsValid() {
+		if i.phase == phaseRunning && !container {
 			s.running(i) // its health is asked for at the new address
 		}
 	}

@@ -39,15 +39,23 @@ func openGrants(path string, now time.Time) (*grants, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return g, nil
 	}
-	if err != nil || len(text) < 8 || (len(text)-8)%grantSize != 0 || len(text) > 8+grantsMax*grantSize {
+	if err != nil || !g.parse(text) {
 		g.floor = now.Add(grantLifetime + grantSkew).Unix()
 		return g, fmt.Errorf("%s cannot be read: grants signed before now are refused", path)
+	}
+	return g, nil
+}
+
+// parse reads what encode wrote; false: it changes nothing.
+func (g *grants) parse(text []byte) bool {
+	if len(text) < 8 || (len(text)-8)%grantSize != 0 || len(text) > 8+grantsMax*grantSize {
+		return false
 	}
 	g.floor = int64(binary.BigEndian.Uint64(text))
 	for rest := text[8:]; len(rest) > 0; rest = rest[grantSize:] {
 		g.used[[grant.NonceSize]byte(rest)] = int64(binary.BigEndian.Uint64(rest[grant.NonceSize:]))
 	}
-	return g, nil
+	return true
 }
 
 // forget drops what has expired.
@@ -109,10 +117,12 @@ func (g *grants) use(raw []byte, key string, p *policy.Policy, file string, now 
 	return who.Name, nil
 }
 
-func (g *grants) save() error {
+func (g *grants) save() error { return record.WriteFile(g.path, g.encode()) }
+
+func (g *grants) encode() []byte {
 	text := binary.BigEndian.AppendUint64(nil, uint64(g.floor))
 	for nonce, expiry := range g.used {
 		text = binary.BigEndian.AppendUint64(append(text, nonce[:]...), uint64(expiry))
 	}
-	return record.WriteFile(g.path, text)
+	return text
 }

@@ -25,17 +25,25 @@ func newInputQueue() *inputQueue {
 	return q
 }
 
-// put keeps a copy of a block. It waits while there is no room: an operator that kept to the limit never does.
+// blockRoom is up to which size blocks are joined: an operator that sends bytes one by one would else have many times as
+// much kept as the limit says.
+const blockRoom = 4 << 10
+
+// put keeps a copy of what came. It waits while there is no room: an operator that kept to the limit never does.
 func (q *inputQueue) put(block []byte) {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
 	for q.size >= attach.InputAhead && !q.closed {
 		q.change.Wait()
 	}
-	if q.closed || q.ended {
+	if q.closed || q.ended || len(block) == 0 {
 		return
 	}
-	q.blocks = append(q.blocks, bytes.Clone(block))
+	if last := len(q.blocks) - 1; last >= 0 && len(q.blocks[last])+len(block) <= blockRoom {
+		q.blocks[last] = append(q.blocks[last], block...)
+	} else {
+		q.blocks = append(q.blocks, bytes.Clone(block))
+	}
 	q.size += len(block)
 	q.change.Broadcast()
 }

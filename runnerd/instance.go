@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +57,8 @@ const (
 	phaseExited    phase = "exited"
 	phaseDenied    phase = "denied"
 )
+
+var phases = []phase{phaseLaunching, phaseRunning, phaseWaiting, phaseStopping, phaseExited, phaseDenied}
 
 // readiness of a running instance.
 type readiness uint8
@@ -117,7 +120,9 @@ func (i *instance) path(name string) string { return filepath.Join(i.directory, 
 const fileState = "state"
 
 // save writes down what must survive runnerd, though not the host: the next boot discards it.
-func (i *instance) save() error {
+func (i *instance) save() error { return record.Keep(i.path(fileState), i.record()) }
+
+func (i *instance) record() record.Record {
 	r := record.Record{}
 	r.Set("boot", procfs.BootID())
 	r.Set("key", i.key)
@@ -138,7 +143,7 @@ func (i *instance) save() error {
 		r.Set("own_address_ipv6", i.ownAddressIPv6.String())
 	}
 	r.SetUint("oom_kills", uint64(i.oomKills))
-	return record.Keep(i.path(fileState), r)
+	return r
 }
 
 // loadInstance reads what save wrote. boot is false when that was in another boot.
@@ -147,7 +152,13 @@ func loadInstance(directory string, id InstanceID) (i *instance, boot bool, err 
 	if err != nil {
 		return nil, false, err
 	}
-	i = &instance{
+	i, err = parseInstance(r, directory, id)
+	return i, r.Get("boot") == procfs.BootID(), err
+}
+
+// parseInstance gives an instance also beside an error, as far as it is known: it is then removed.
+func parseInstance(r record.Record, directory string, id InstanceID) (*instance, error) {
+	i := &instance{
 		id: id, directory: directory, key: r.Get("key"), specBytes: []byte(r.Get("spec")),
 		cell: r.Uint("cell"), group: r.Get("group"), phase: phase(r.Get("phase")),
 		exitCode: int(r.Int("exit")), reason: r.Get("reason"), restarts: uint32(r.Uint("restarts")),
@@ -158,11 +169,22 @@ func loadInstance(directory string, id InstanceID) (i *instance, boot bool, err 
 	i.ownAddress, _ = netip.ParseAddr(r.Get("own_address"))
 	i.ownAddressIPv6, _ = netip.ParseAddr(r.Get("own_address_ipv6"))
 	i.address, _ = netip.ParseAddr(r.Get("address"))
-	i.spec, err = workload.Decode(i.specBytes)
-	if err == nil && i.spec.InstanceDigest() != id.Digest {
-		err = fmt.Errorf("state of %s holds another specification", id)
+	spec, err := workload.Decode(i.specBytes)
+	switch {
+	case err != nil:
+		return i, fmt.Errorf("state of %s: %w", id, err)
+	case spec.InstanceDigest() != id.Digest:
+		return i, fmt.Errorf("state of %s holds another specification", id)
+	case !slices.Contains(phases, i.phase) || i.ready > readinessFailed || i.delay < 0:
+		return i, fmt.Errorf("state of %s: phase %.20q, readiness %d, delay %v are not understood", id, i.phase, i.ready, i.delay)
 	}
-	return i, r.Get("boot") == procfs.BootID(), err
+	for name, values := range i.record() { // a number that is none, or too large, reads as another one
+		if name != "boot" && len(r[name]) > 0 && !slices.Equal(r[name], values) {
+			return i, fmt.Errorf("state of %s: %s %.40q is not understood", id, name, r.Get(name))
+		}
+	}
+	i.spec = spec
+	return i, nil
 }
 
 // makeDirectory makes the directory with the scratch space of the workload's user.

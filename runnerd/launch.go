@@ -64,6 +64,7 @@ func (s *Supervisor) launchNow(i *instance) {
 		s.stop(i, 0, "", err.Error())
 		return
 	}
+	i.moved = false // it is told the address of now
 	job.limits = cgroup.Limits{
 		CPUMillicores: i.spec.CPUMillicores, MemoryMiB: i.spec.MemoryMiB, PIDs: i.spec.PidsMax,
 	}
@@ -75,10 +76,7 @@ func (s *Supervisor) launchNow(i *instance) {
 	go func() {
 		defer close(over)
 		if f, slow := job.backend.(fetcher); slow {
-			err := f.fetch(ctx, job, func(text string) {
-				s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
-			})
-			if err != nil {
+			if err := f.fetch(ctx, job, s.progressReporter(id, epoch)); err != nil {
 				s.report(id, epoch, func(i *instance) { s.launched(i, job, shim.Started{}, err) })
 				return
 			}
@@ -101,6 +99,13 @@ func (s *Supervisor) launchNow(i *instance) {
 		started, err := job.run(ctx)
 		s.report(id, epoch, func(i *instance) { s.launched(i, job, started, err) })
 	}()
+}
+
+// progressReporter makes how far a fetch is the reason of an instance, where `colloid status` shows it.
+func (s *Supervisor) progressReporter(id InstanceID, epoch int) func(text string) {
+	return func(text string) {
+		s.report(id, epoch, func(i *instance) { i.reason, i.dirty = text, true })
+	}
 }
 
 func nonce() string {
@@ -168,7 +173,8 @@ func (s *Supervisor) newJob(i *instance, permit policy.Permit) (*launchJob, erro
 		files = i.supplied.Files
 	}
 	return &launchJob{
-		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release, id: i.id, key: i.key, spec: i.spec, permit: permit,
+		files: files, secrets: secretsOf(i.supplied), backend: chosen, release: s.release,
+		id: i.id, key: i.key, spec: i.spec, permit: permit,
 		groups: s.options.Groups, group: i.group, cell: i.cell,
 		config: shim.Config{Directory: i.directory, LogRate: s.policy.LogRate, Environment: environment(i)},
 	}, nil

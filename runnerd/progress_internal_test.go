@@ -18,8 +18,10 @@ func TestPullProgressIsTheReason(t *testing.T) {
 	defer s.Close()
 	id := InstanceID{1, 2, 3}
 	s.do(func() { s.instances[id] = &instance{id: id, phase: phaseLaunching, epoch: 7} })
-	s.pullReporter(id, 6)(image.Progress{Bytes: 1, Total: 2, Layer: 1, Layers: 1})
-	s.pullReporter(id, 7)(image.Progress{Bytes: 34, Total: 100, Layer: 2, Layers: 5})
+	sayProgress(s.progressReporter(id, 6))(image.Progress{Bytes: 1, Total: 2, Layer: 1, Layers: 1})
+	say := sayProgress(s.progressReporter(id, 7))
+	say(image.Progress{Bytes: 34, Total: 100, Layer: 2, Layers: 5})
+	say(image.Progress{Bytes: 35, Total: 100, Layer: 2, Layers: 5}) // within a second of the other
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		reason, dirty := "", false
 		s.do(func() { reason, dirty = s.instances[id].message().Reason, s.instances[id].dirty })

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/ipc/passed"
 	"colloid.net/ipc/ring"
 )
 
@@ -55,21 +56,11 @@ func receiveDescriptor(supply int) (int, error) {
 	case n == 0 && controlLength == 0:
 		return -1, io.EOF
 	}
-	var descriptors []int
-	messages, err := unix.ParseSocketControlMessage(control[:controlLength])
-	if err == nil {
-		for i := range messages {
-			if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
-				descriptors = append(descriptors, rights...)
-			}
-		}
-	}
+	descriptors, _ := passed.Descriptors(control[:controlLength])
 	if len(descriptors) == 1 && flags&unix.MSG_CTRUNC == 0 {
 		return descriptors[0], nil
 	}
-	for _, fd := range descriptors {
-		unix.Close(fd)
-	}
+	passed.Close(descriptors)
 	return -1, nil
 }
 

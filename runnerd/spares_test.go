@@ -168,15 +168,22 @@ func TestADeniedContainerKeepsNoSandbox(t *testing.T) {
 	first := client.Start("spread.first", 0, c.spec(v1.Config{Entrypoint: []string{"sleep", "1000"}}))
 	client.Await(first, ready)
 	spec := c.spec(v1.Config{}) // names no program
-	for slot := range uint32(4) {
+	slot := uint32(0)
+	for round := range 4 {
 		eventually(t, "a prepared sandbox", func() bool { return len(c.seats()) == 1 })
-		time.Sleep(500 * time.Millisecond) // until it is ready
-		before := c.seats()[0]
-		id := client.Start("spread.empty", slot, spec)
-		client.Await(id, message.InstanceState_INSTANCE_DENIED)
-		eventually(t, "the end of the seat "+before, func() bool { return !slices.Contains(c.seats(), before) })
-		client.Stop(id, 0)
-		client.AwaitGone(id)
+		before, taken := c.seats()[0], false
+		for last := slot + 20; !taken && slot < last; slot++ { // it may take its time to be ready, and starts do without until then
+			id := client.Start("spread.empty", slot, spec)
+			client.Await(id, message.InstanceState_INSTANCE_DENIED)
+			for end := time.Now().Add(300 * time.Millisecond); !taken && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				taken = !slices.Contains(c.seats(), before)
+			}
+			client.Stop(id, 0)
+			client.AwaitGone(id)
+		}
+		if !taken {
+			t.Fatalf("round %d: the seat %s is still there", round, before)
+		}
 	}
 	client.Stop(first, 0)
 	client.AwaitGone(first)

@@ -106,6 +106,12 @@ func networkOf(pid int) (received, sent uint64, ok bool) {
 	if err != nil {
 		return 0, 0, false
 	}
+	received, sent = parseTraffic(text)
+	return received, sent, true
+}
+
+// parseTraffic adds up the bytes of all interfaces but the loopback.
+func parseTraffic(text []byte) (received, sent uint64) {
 	for line := range bytes.Lines(text) {
 		name, rest, found := bytes.Cut(line, []byte(":"))
 		fields := bytes.Fields(rest)
@@ -116,5 +122,5 @@ func networkOf(pid int) (received, sent uint64, ok bool) {
 		out, _ := strconv.ParseUint(string(fields[8]), 10, 64)
 		received, sent = received+in, sent+out
 	}
-	return received, sent, true
+	return received, sent
 }

@@ -3,7 +3,9 @@ package runnerd
 import (
 	"context"
 	"fmt"
+	"math"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +31,7 @@ func (s *Supervisor) running(i *instance) {
 	s.write(i)
 	ctx, cancel := context.WithCancel(context.Background())
 	i.cancel = cancel
-	if i.moved && !i.ownAddress.IsValid() { // it may wait for its address, which does not come back
+	if i.moved { // it may wait for its address, which does not come back
 		i.ready = readinessFailed
 		s.watchLiveness(i)
 	}
@@ -170,19 +172,35 @@ func reapShim(p procfs.Process) {
 // loadProcess reads a process of this boot from a record, the zero Process if there is none.
 func loadProcess(path string) procfs.Process {
 	r, err := record.Load(path)
-	if err != nil || r.Get("boot") != procfs.BootID() {
+	if err != nil {
 		return procfs.Process{}
 	}
-	return procfs.Process{PID: int(r.Int("pid")), StartTicks: r.Uint("ticks")}
+	return parseProcess(r, procfs.BootID())
 }
 
-func readExit(directory string, p procfs.Process) (code int, reason string) {
-	path := filepath.Join(directory, shim.FileExit)
-	r, err := record.Load(path)
-	if err != nil || loadProcess(path) != p {
+func parseProcess(r record.Record, boot string) procfs.Process {
+	pid := r.Int("pid")
+	if r.Get("boot") != boot || pid <= 0 || pid > math.MaxInt32 {
+		return procfs.Process{}
+	}
+	return procfs.Process{PID: int(pid), StartTicks: r.Uint("ticks")}
+}
+
+// parseExit reads how a process ended, if the record is about it.
+func parseExit(r record.Record, boot string, p procfs.Process) (code int, reason string) {
+	number, err := strconv.ParseInt(r.Get("code"), 10, 16)
+	if err != nil || number < shim.UnknownCode || number > exitCodeMax || parseProcess(r, boot) != p {
 		return shim.UnknownCode, "ended, its exit code is unknown"
 	}
-	code, reason = int(r.Int("code")), r.Get("reason")
+	return int(number), r.Get("reason")
+}
+
+// exitCodeMax is the greatest of a process; 128+n stands for signal n.
+const exitCodeMax = 255
+
+func readExit(directory string, p procfs.Process) (code int, reason string) {
+	r, _ := record.Load(filepath.Join(directory, shim.FileExit))
+	code, reason = parseExit(r, procfs.BootID(), p)
 	if code == wasm.ExitModule || code == wasm.ExitTrap {
 		reason = wasmReason(directory, reason)
 	}

@@ -19,12 +19,20 @@ type line struct{ key, text string }
 func Format(key string, s *Spec) string {
 	kind, name, _ := strings.Cut(key, ".")
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s {\n", kind, syntax.Quote(name))
+	fmt.Fprintf(&b, "%s %s {\n", kind, quoteName(name))
 	for _, l := range s.lines() {
 		fmt.Fprintf(&b, "    %s %s\n", l.key, l.text)
 	}
 	b.WriteString("}\n")
 	return b.String()
+}
+
+// quoteName writes the name of a block. One that begins with - is in quotes, since Parse takes no other.
+func quoteName(name string) string {
+	if strings.HasPrefix(name, "-") {
+		return `"` + name + `"` // a name has no character that needs more
+	}
+	return syntax.Quote(name)
 }
 
 // lineWriter collects the lines of a Spec.

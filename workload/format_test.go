@@ -35,6 +35,18 @@ func checkFormatRoundTrip(t *rapid.T) {
 
 func TestF156_ExportRoundTrip(t *testing.T) { rapid.Check(t, checkFormatRoundTrip) }
 
+// A cluster may hold names that commands take for flags, from before they were refused: what is exported can be applied.
+func TestF156_ExportedNamesCanBeApplied(t *testing.T) {
+	s := &Spec{Runtime: RuntimeProcess, Replicas: 1, Image: "/bin/true"}
+	for _, name := range []string{"-a", "-", "--", "a-", "0", "-f"} {
+		text := Format(Key(KindSpread, name), s)
+		blocks, err := Parse("f", []byte(text))
+		if err != nil || len(blocks) != 1 || blocks[0].Name != name {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // FuzzFormatRoundTrip lets the fuzzer choose the draws; the seeds are long enough for whole specs.
 func FuzzFormatRoundTrip(f *testing.F) {
 	for seed := range uint64(4) {

@@ -55,7 +55,7 @@ func listOf[T any](t *rapid.T, name string, most int, value *rapid.Generator[T])
 var (
 	anyText  = rapid.StringOfN(rapid.RuneFrom([]rune("a1=${}\\\"# \n\t\x1bü\u202e;")), 0, 12, 40)
 	anyToken = rapid.StringMatching(`[a-z0-9_][a-z0-9_.-]{0,6}`)
-	anyName  = rapid.StringMatching(`[a-z0-9][a-z0-9-]{0,7}`)
+	anyName  = rapid.StringMatching(`[a-z0-9-]{1,8}`)
 	anyPath  = rapid.Map(anyText, func(text string) string {
 		return "/" + strings.Map(func(r rune) rune {
 			if r < ' ' || r == 0x7f {

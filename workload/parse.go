@@ -93,9 +93,9 @@ func parseBlock(s *syntax.Statement, names map[string]syntax.Statement, errors *
 	if !ValidName(block.Name) {
 		errors.Add(syntax.Errorf(name.Position, "%q is no workload name, expected 1 to %d of a-z, 0-9 and -",
 			block.Name, NameLengthMax))
-	} else if block.Name[0] == '-' { // a cluster may hold one of before this was refused
+	} else if block.Name[0] == '-' && !name.Quoted { // Format quotes those that a cluster holds from before
 		errors.Add(syntax.Errorf(name.Position, "name %s begins with -, which every command takes for a flag: expected "+
-			"another first character", block.Name))
+			"another first character, or the name in quotes", block.Name))
 	} else if first, taken := names[block.Name]; taken {
 		errors.Add(syntax.Errorf(name.Position,
 			"name %s is already used by the %s block of line %d, expected another",

@@ -232,7 +232,7 @@ func TestF156_ErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"spread {}", "f:1:9: spread has no name, expected spread NAME { ... }"},
 		{"spread x y { image a }", "f:1:10: unexpected y, expected spread NAME { ... }"},
 		{"spread x", "f:1:9: spread has no body, expected spread NAME { ... }"},
-		{"spread -a { image a }", "f:1:8: name -a begins with -, which every command takes for a flag: expected another first character"},
+		{"spread -a { image a }", "f:1:8: name -a begins with -, which every command takes for a flag: expected another first character, or the name in quotes"},
 		{"spread x { image a; secret P from file \"\" }",
 			`f:1:40: from file "" names nothing, expected secret NAME from file FILE|env VARIABLE|literal VALUE`},
 		{"spread x { image a; file /a from file \"\" }",

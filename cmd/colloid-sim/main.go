@@ -4,6 +4,9 @@
 //	go run ./cmd/colloid-sim -cells 50 -hours 1 -seed 7 -faults all
 //	go run ./cmd/colloid-sim -set ci          the seeds that every change must pass
 //	go run ./cmd/colloid-sim -set long        new seeds until it is stopped
+//
+// Ctrl-C ends what is going on, shrinking included, and shows what there is; a second one ends the program. Exit
+// status: 1 something failed, 2 wrong arguments, 130 interrupted before the end.
 package main
 
 import (
@@ -15,55 +18,17 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
-	"sync"
+	"slices"
+	"syscall"
 	"time"
 
 	"colloid.net/meshd/sim"
 )
 
 const (
-	ciSeeds    = 850
-	ciHours    = 200
-	shrinkRuns = 400
-	linesShown = 200
+	ciSeeds = 850
+	ciHours = 200
 )
-
-func main() {
-	cells := flag.Int("cells", 5, "machines of the cluster")
-	hours := flag.Float64("hours", 1, "virtual hours with faults")
-	seed := flag.Uint64("seed", 1, "seed; with -set the first one")
-	faults := flag.String("faults", "all", "all, none, or verbs separated by commas")
-	trace := flag.Bool("trace", false, "print the timeline while it happens")
-	set := flag.String("set", "", "ci: the set of continuous integration; long: seeds until stopped")
-	count := flag.Int("count", 0, "seeds to play, with -set (0: what the set says)")
-	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "scenarios at the same time, with -set")
-	flag.Parse()
-	switch {
-	case flag.NArg() > 0:
-		refuse(fmt.Sprintf("unexpected argument %q", flag.Arg(0)))
-	case *count < 0 || *count > math.MaxInt32:
-		refuse(fmt.Sprintf("-count %d: want 0 to %d", *count, math.MaxInt32))
-	case *seed > math.MaxUint64-math.MaxInt32:
-		refuse(fmt.Sprintf("-seed %d: want at most %d", *seed, uint64(math.MaxUint64-math.MaxInt32)))
-	case *jobs < 1 || *jobs > jobsMax:
-		refuse(fmt.Sprintf("-jobs %d: want 1 to %d", *jobs, jobsMax))
-	}
-	var ok bool
-	switch *set {
-	case "":
-		ok = single(*seed, *cells, *hours, *faults, *trace)
-	case "ci":
-		ok = many(*seed, cmp.Or(*count, ciSeeds), *jobs, *count == 0)
-	case "long":
-		ok = many(*seed, *count, *jobs, false)
-	default:
-		refuse(fmt.Sprintf("unknown set %q: want ci or long", *set))
-	}
-	if !ok {
-		os.Exit(1)
-	}
-}
 
 // Bounds of what is asked for: cells keep a list of all others, and virtual time is counted in nanoseconds.
 const (
@@ -72,139 +37,124 @@ const (
 	jobsMax  = 1024
 )
 
-// refuse ends the program because of a wrong argument.
-func refuse(reason string) {
-	fmt.Fprintln(os.Stderr, "colloid-sim: "+reason)
-	os.Exit(2)
+// Exit statuses.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// arguments are the flags.
+type arguments struct {
+	cells  int
+	hours  float64
+	seed   uint64
+	faults string
+	trace  bool
+	set    string
+	count  int
+	jobs   int
 }
 
-func single(seed uint64, cells int, hours float64, faults string, trace bool) bool {
-	verbs, err := sim.ParseVerbs(faults)
+// Flags that mean something for one scenario only, and for a set only.
+var (
+	ofOne = []string{"cells", "hours", "faults", "trace"}
+	ofSet = []string{"count", "jobs"}
+)
+
+func parse() *arguments {
+	a := &arguments{}
+	flag.IntVar(&a.cells, "cells", 5, "machines of the cluster; not with -set")
+	flag.Float64Var(&a.hours, "hours", 1, "virtual hours with faults; not with -set")
+	flag.Uint64Var(&a.seed, "seed", 1, "seed; with -set the first one")
+	flag.StringVar(&a.faults, "faults", "all", "all, none, or verbs separated by commas; not with -set")
+	flag.BoolVar(&a.trace, "trace", false, "print the timeline while it happens; not with -set")
+	flag.StringVar(&a.set, "set", "", "ci: the set of continuous integration; long: seeds until stopped")
+	flag.IntVar(&a.count, "count", 0, "seeds to play, with -set (0: what the set says)")
+	flag.IntVar(&a.jobs, "jobs", runtime.GOMAXPROCS(0), "scenarios at the same time, with -set")
+	flag.Parse()
+	switch {
+	case flag.NArg() > 0:
+		refuse("unexpected argument %q", flag.Arg(0))
+	case a.count < 0 || a.count > math.MaxInt32:
+		refuse("-count %d: want 0 to %d", a.count, math.MaxInt32)
+	case a.seed > math.MaxUint64-math.MaxInt32:
+		refuse("-seed %d: want at most %d", a.seed, uint64(math.MaxUint64-math.MaxInt32))
+	case a.jobs < 1 || a.jobs > jobsMax:
+		refuse("-jobs %d: want 1 to %d", a.jobs, jobsMax)
+	case a.cells < 1 || a.cells > cellsMax:
+		refuse("-cells %d: want 1 to %d", a.cells, cellsMax)
+	case !(a.hours > 0 && a.hours <= hoursMax): // not a number neither
+		refuse("-hours %v: want more than 0 and at most %d", a.hours, hoursMax)
+	case a.set != "" && a.set != "ci" && a.set != "long":
+		refuse("unknown set %q: want ci or long", a.set)
+	}
+	flag.Visit(func(f *flag.Flag) { // a flag that is overlooked lets people believe in a run that never was
+		if a.set != "" && slices.Contains(ofOne, f.Name) {
+			refuse("-%s has no effect with -set, whose scenarios come from their seeds: leave out one of the two", f.Name)
+		}
+		if a.set == "" && slices.Contains(ofSet, f.Name) {
+			refuse("-%s has no effect on a single scenario: add -set ci or -set long, or leave it out", f.Name)
+		}
+	})
+	return a
+}
+
+// refuse ends the program because of a wrong argument.
+func refuse(format string, values ...any) {
+	fmt.Fprintf(os.Stderr, "colloid-sim: "+format+"\n", values...)
+	os.Exit(exitUsage)
+}
+
+func main() {
+	a := parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the next one ends the program at once
+	switch a.set {
+	case "ci":
+		os.Exit(a.many(ctx, cmp.Or(a.count, ciSeeds)))
+	case "long":
+		os.Exit(a.many(ctx, a.count))
+	}
+	os.Exit(a.single(ctx))
+}
+
+// prepare is done to every cluster before its first fault. Tests break rules with it.
+var prepare func(w *sim.World)
+
+// replay is the command that plays a scenario of these arguments with a seed again.
+func (a *arguments) replay(seed uint64) string {
+	if a.set != "" {
+		return fmt.Sprintf("go run ./cmd/colloid-sim -set %s -seed %d -count 1", a.set, seed)
+	}
+	return fmt.Sprintf("go run ./cmd/colloid-sim -cells %d -hours %v -seed %d -faults %s", a.cells, a.hours, seed, a.faults)
+}
+
+func (a *arguments) single(ctx context.Context) int {
+	verbs, err := sim.ParseVerbs(a.faults)
 	if err != nil {
-		refuse(err.Error())
+		refuse("-faults: %v", err)
 	}
-	if cells < 1 || cells > cellsMax {
-		refuse(fmt.Sprintf("-cells %d: want 1 to %d", cells, cellsMax))
-	}
-	if !(hours > 0 && hours <= hoursMax) { // not a number neither
-		refuse(fmt.Sprintf("-hours %v: want more than 0 and at most %d", hours, hoursMax))
-	}
-	scenario := sim.Generate(seed, cells, time.Duration(hours*float64(time.Hour)), verbs)
+	scenario := sim.Generate(a.seed, a.cells, time.Duration(a.hours*float64(time.Hour)), verbs)
+	scenario.Prepare = prepare
 	var show func(string)
-	if trace {
+	if a.trace {
 		show = func(line string) { fmt.Println(line) }
 	}
 	begin := time.Now()
-	result := scenario.Run(show)
+	result := scenario.RunUntil(ctx, show)
 	took := time.Since(begin)
-	fmt.Printf("seed %d: %v\n", seed, result)
+	fmt.Printf("seed %d: %v\n", a.seed, result)
 	fmt.Printf("%.1f s, %.0f x real time, %d faults\n", took.Seconds(), result.Virtual.Seconds()/took.Seconds(),
 		len(scenario.Faults))
-	if result.Failure == nil {
-		return true
+	switch {
+	case sim.RuleOf(result.Failure) == sim.RuleInterrupted:
+		fmt.Printf("interrupted after %v of the cluster's time\n", result.Virtual.Round(time.Second))
+		return exitInterrupted
+	case result.Failure == nil:
+		return exitOK
 	}
-	report(scenario, result.Failure)
-	return false
-}
-
-// report prints what somebody needs who repairs it: the failure, the faults that are enough for it, and
-// what happened.
-func report(scenario sim.Scenario, failure error) {
-	fmt.Printf("FAIL %v\n", failure)
-	shrunk, runs := sim.Shrink(scenario, shrinkRuns)
-	fmt.Printf("%d of %d faults are enough (%d runs):\n", len(shrunk.Faults), len(scenario.Faults), runs)
-	for _, f := range shrunk.Faults {
-		fmt.Printf("  at %v %v\n", f.At, f)
-	}
-	var lines []string
-	result := shrunk.Run(func(line string) { lines = append(lines, line) })
-	fmt.Printf("timeline of the shrunk run, which ends with %v:\n", result.Failure)
-	if len(lines) > linesShown {
-		fmt.Printf("  (%d lines left out; -trace prints all)\n", len(lines)-linesShown)
-		lines = lines[len(lines)-linesShown:]
-	}
-	fmt.Println("  " + strings.Join(lines, "\n  "))
-}
-
-// tally sums up results from several goroutines.
-type tally struct {
-	sync.Mutex
-	begin    time.Time
-	reported time.Time
-	next     uint64
-	seeds    int
-	virtual  time.Duration
-	steps    uint64
-	failed   []uint64
-	examined map[string]int // by rule
-}
-
-// many plays scenarios of the CI kind, count of them or until interrupted; it reports whether all passed,
-// and, if they are the whole set, were enough.
-func many(first uint64, count, jobs int, whole bool) bool {
-	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	t := &tally{begin: time.Now(), reported: time.Now(), next: first, examined: make(map[string]int)}
-	var workers sync.WaitGroup
-	for range max(1, jobs) {
-		workers.Go(func() {
-			for interrupted.Err() == nil {
-				seed, more := t.take(first, count)
-				if !more {
-					return
-				}
-				scenario := sim.Small(seed)
-				t.add(scenario, scenario.Run(nil))
-			}
-		})
-	}
-	workers.Wait()
-	t.show()
-	if whole && interrupted.Err() == nil && t.virtual < ciHours*time.Hour {
-		fmt.Printf("FAIL only %.0f cluster-hours: want %d\n", t.virtual.Hours(), ciHours)
-		return false
-	}
-	if vacuous := sim.Unexamined(t.examined); whole && interrupted.Err() == nil && len(vacuous) > 0 {
-		fmt.Printf("FAIL these rules found nothing to look at in the whole set, so it proves nothing about them: %v\n", vacuous)
-		return false
-	}
-	return len(t.failed) == 0
-}
-
-func (t *tally) take(first uint64, count int) (seed uint64, more bool) {
-	t.Lock()
-	defer t.Unlock()
-	seed = t.next
-	t.next++
-	return seed, count == 0 || seed < first+uint64(count)
-}
-
-func (t *tally) add(scenario sim.Scenario, result sim.Result) {
-	t.Lock()
-	defer t.Unlock()
-	t.seeds++
-	t.virtual += result.Virtual
-	t.steps += result.Steps
-	for rule, n := range result.Examined {
-		t.examined[rule] += n
-	}
-	if result.Failure != nil {
-		t.failed = append(t.failed, scenario.Seed)
-		if len(t.failed) == 1 {
-			report(scenario, result.Failure)
-		} else {
-			fmt.Printf("FAIL %v\n", result.Failure)
-		}
-	}
-	if time.Since(t.reported) > 10*time.Second {
-		t.reported = time.Now()
-		t.show()
-	}
-}
-
-func (t *tally) show() {
-	took := time.Since(t.begin)
-	fmt.Printf("%d seeds, %.1f cluster-hours, %d million steps in %.0f s: %.0f seeds/minute, %.0f x real time; failed: %v\n",
-		t.seeds, t.virtual.Hours(), t.steps/1e6, took.Seconds(), float64(t.seeds)/took.Minutes(),
-		t.virtual.Seconds()/took.Seconds(), t.failed)
+	a.report(ctx, scenario, result.Failure)
+	return exitFailed
 }

@@ -25,11 +25,12 @@ import (
 func main() {
 	say := supply.TakeWords()
 	options, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
 	if err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "meshd:", err)
-			say(err)
-		}
+		fmt.Fprintln(os.Stderr, "meshd:", err)
+		say(err)
 		os.Exit(supply.ExitMisconfigured)
 	}
 	tune(options.KeysMax)

@@ -72,7 +72,9 @@ func run() error {
 	operators := flag.String("operator-socket", "", "`path` of the socket for colloid image")
 	meshd := flag.Int64("meshd-uid", -1, "`uid` of meshd; default: meshd_user of the policy, else the own uid")
 	flag.CommandLine.Init("runnerd", flag.ContinueOnError) // its own status for wrong arguments is that of a panic
-	if err := flag.CommandLine.Parse(os.Args[1:]); err != nil {
+	if err := flag.CommandLine.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return errArguments
 	}
 	if flag.NArg() > 0 || (*supply < 0) == (*listen < 0) {

@@ -136,7 +136,7 @@ goes on; the files stay in the state directory of runnerd.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			seconds := int64((drain + time.Second - 1) / time.Second)
-			if seconds < 0 || seconds > 1<<16-1 {
+			if drain < 0 || seconds > 1<<16-1 {
 				return fail(ExitUsage, "--drain %v: use 0s to %ds", drain, 1<<16-1)
 			}
 			request := binary.BigEndian.AppendUint16(nil, uint16(seconds))

@@ -49,7 +49,9 @@ func TestConnectLeaveLock(t *testing.T) {
 	if !slices.Equal(d.requests, want) {
 		t.Errorf("requests %q, want %q", d.requests, want)
 	}
-	d.run("", "leave", "--drain", "100h").expectError(t, ExitUsage, "--drain")
+	for _, wrong := range []string{"100h", "-1s", "-1ns"} { // a round number of seconds or not
+		d.run("", "leave", "--drain", wrong).expectError(t, ExitUsage, "--drain")
+	}
 	d.refuse[uds.CodeConnect] = refusal{uds.ErrorUnreachable, "nobody answers at host"}
 	r := d.run("", "connect", "host#SECRET")
 	if r.expectError(t, ExitError, "nobody answers"); strings.Contains(r.errors, "SECRET") {

@@ -103,21 +103,21 @@ func (s *session) call(code uds.Code, payload []byte, document any) error {
 	if err != nil || document == nil {
 		return err
 	}
-	if err := json.Unmarshal(reply, document); err != nil {
-		return fail(ExitError, "the daemon's answer is not understood (%w): are colloid and meshd of one version?", err)
-	}
-	return nil
+	return understand(reply, document)
 }
 
 // callOptional is call for a request whose answer may be empty, which leaves the document as it is.
 func (s *session) callOptional(code uds.Code, payload []byte, document any) error {
-	var raw json.RawMessage
 	reply, err := s.client.Do(code, payload)
 	if err != nil || len(reply) == 0 {
 		return err
 	}
-	if raw = reply; json.Unmarshal(raw, document) != nil {
-		return fail(ExitError, "the daemon's answer is not understood: are colloid and meshd of one version?")
+	return understand(reply, document)
+}
+
+func understand(reply []byte, document any) error {
+	if err := json.Unmarshal(reply, document); err != nil {
+		return fail(ExitError, "the daemon's answer is not understood (%w): are colloid and meshd of one version?", err)
 	}
 	return nil
 }

@@ -145,6 +145,13 @@ func openTarget(local string) (*copyTarget, error) {
 	if err != nil {
 		return nil, err
 	}
+	if number, own := ownDescriptor(local); own && !info.IsDir() {
+		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		return &copyTarget{file: os.NewFile(uintptr(fd), local)}, nil
+	}
 	open := func(flags int) (*os.File, error) { return os.OpenFile(local, flags|unix.O_NOCTTY, 0) }
 	switch mode := info.Mode(); {
 	case mode.IsDir():
@@ -170,6 +177,23 @@ func openTarget(local string) (*copyTarget, error) {
 	}
 	root, name, err := rootOf(resolved)
 	return &copyTarget{root: root, name: name}, err
+}
+
+// ownDescriptor tells a path that means what is open already, such as standard output. What that is may be a file that
+// others write to as well: it must not be replaced by another one of its name.
+func ownDescriptor(local string) (number int, own bool) {
+	for name, number := range map[string]int{"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2} {
+		if local == name {
+			return number, true
+		}
+	}
+	for _, directory := range []string{"/dev/fd/", "/proc/self/fd/"} {
+		if text, found := strings.CutPrefix(local, directory); found {
+			number, err := strconv.ParseUint(text, 10, 31)
+			return int(number), err == nil
+		}
+	}
+	return 0, false
 }
 
 func (a *app) copyFrom(ctx context.Context, name, path, local string) error {
@@ -220,6 +244,9 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 	if base == "/" {
 		base = "root"
 	}
+	if info, err := os.Stat(local); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return fail(ExitUsage, "%s is a socket, a pipe or a device: only files and directories are copied", printable(local))
+	}
 	resolved, err := filepath.EvalSymlinks(local) // what is named is copied, not the link to it
 	if err != nil {
 		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
@@ -229,10 +256,8 @@ func (a *app) copyInto(ctx context.Context, local, name, path string) error {
 		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
 	}
 	defer root.Close()
-	if info, err := root.Stat(source); err != nil {
+	if _, err := root.Stat(source); err != nil {
 		return fail(ExitUsage, "%s: %s", printable(local), printable(withoutPath(err)))
-	} else if !info.Mode().IsRegular() && !info.IsDir() {
-		return fail(ExitUsage, "%s is a socket, a pipe or a device: only files and directories are copied", printable(local))
 	}
 	var left tree.LeftOut
 	failed := make(chan error, 1)

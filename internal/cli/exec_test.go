@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"archive/tar"
 	"bytes"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -142,6 +144,42 @@ func TestCopyRefusesWhatCannotBeCopied(t *testing.T) {
 		r := d.run("", "cp", directory+"/"+name, "web/0:x")
 		if r.exit != ExitUsage || !strings.Contains(r.errors, want) || strings.Count(r.errors, directory) != 1 {
 			t.Errorf("%s: exit %d, %q", name, r.exit, r.errors)
+		}
+	}
+}
+
+// What the copy's own descriptors lead to is written to where others write to it as well, and never replaced.
+func TestCopyIntoOwnDescriptors(t *testing.T) {
+	path := t.TempDir() + "/log"
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, directory := range []string{"/proc/self/fd/", "/dev/fd/"} {
+		io.WriteString(file, "before ")
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 8, Mode: 0o644})
+		io.WriteString(w, "content ")
+		w.Close()
+		to, err := openTarget(directory + strconv.Itoa(int(file.Fd())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.receive(&archive); err != nil {
+			t.Error(err)
+		}
+		to.close()
+	}
+	io.WriteString(file, "after")
+	if text, err := os.ReadFile(path); string(text) != "before content before content after" {
+		t.Errorf("%q, %v", text, err)
+	}
+	for name, want := range map[string]int{"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2, "/dev/fd/7": 7, "/dev/fd/x": -1,
+		"/dev/fd/7/x": -1, "/dev/fd": -1, "stdout": -1, "/proc/self/fd/99999999999": -1} {
+		if number, own := ownDescriptor(name); own != (want >= 0) || own && number != want {
+			t.Errorf("%s: %d, %v", name, number, own)
 		}
 	}
 }

@@ -73,7 +73,8 @@ func Run(ctx context.Context, options Options) error {
 	for _, h := range options.Helpers {
 		names = append(names, h.Name)
 	}
-	options.Meshd.Environment = append(slices.Clone(options.Meshd.Environment), supply.HelpersVariable+"="+strings.Join(names, ","))
+	options.Meshd.Environment = append(slices.Clone(options.Meshd.Environment),
+		supply.HelpersVariable+"="+strings.Join(names, ","))
 	l.meshd = l.newChild(options.Meshd)
 	for _, h := range options.Helpers {
 		l.helpers = append(l.helpers, l.newChild(h))

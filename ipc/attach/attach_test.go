@@ -182,3 +182,18 @@ func FuzzFrames(f *testing.F) {
 		}
 	})
 }
+
+// Something behind a request was overlooked if it began with a bracket, and JSON wrote another path than was given.
+func TestARequestIsTakenWhollyOrNotAtAll(t *testing.T) {
+	for _, payload := range []string{`{"key":"spread.web"}}`, `{"key":"spread.web"}]`, `{} {}`, `{}x`,
+		`{"digest":"0123456789abcdeX"}`, `{"blob":"` + strings.Repeat("/", 64) + `"}`} {
+		if r, err := ParseRequest([]byte(payload)); err == nil {
+			t.Errorf("%s is taken for %+v", payload, r)
+		}
+	}
+	for _, r := range []Request{{Path: "/tmp/\xff"}, {Key: "spread.\xff"}} {
+		if payload, err := r.Encode(); err == nil {
+			t.Errorf("%+v is sent as %s", r, payload)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"unicode/utf8"
 )
@@ -71,7 +72,7 @@ func ParseRequest(payload []byte) (*Request, error) {
 	if err := decoder.Decode(r); err != nil {
 		return nil, fmt.Errorf("request: %w", ErrMalformed)
 	}
-	if decoder.More() {
+	if _, err := decoder.Token(); err != io.EOF { // More says no to a bracket too many
 		return nil, fmt.Errorf("request with more behind it: %w", ErrMalformed)
 	}
 	return r, r.validate()
@@ -89,16 +90,20 @@ func (r *Request) validate() error {
 	case len(r.Arguments) > ArgumentsMax || size > ArgumentsSizeMax:
 		return fmt.Errorf("%d arguments of together %d bytes, expected at most %d and %d", len(r.Arguments), size,
 			ArgumentsMax, ArgumentsSizeMax)
-	case len(r.Path) > PathMax || strings.ContainsRune(r.Path, 0):
-		return fmt.Errorf("path of %d bytes, expected at most %d without zero bytes", len(r.Path), PathMax)
-	case len(r.Key) > keyMax:
-		return fmt.Errorf("key of %d bytes, expected at most %d", len(r.Key), keyMax)
-	case len(r.Digest) != 0 && len(r.Digest) != 16:
+	case len(r.Path) > PathMax || strings.ContainsRune(r.Path, 0) || !utf8.ValidString(r.Path): // JSON would change it
+		return fmt.Errorf("path %.80q of %d bytes, expected text of at most %d without zero bytes", r.Path, len(r.Path), PathMax)
+	case len(r.Key) > keyMax || !utf8.ValidString(r.Key):
+		return fmt.Errorf("key %.80q of %d bytes, expected text of at most %d", r.Key, len(r.Key), keyMax)
+	case len(r.Digest) != 0 && !isHexadecimal(r.Digest, 16):
 		return fmt.Errorf("digest %.40q, expected 16 hexadecimal digits", r.Digest)
-	case len(r.Blob) != 0 && len(r.Blob) != 64 || r.Offset < 0:
+	case len(r.Blob) != 0 && !isHexadecimal(r.Blob, 64) || r.Offset < 0:
 		return fmt.Errorf("blob %.80q from byte %d, expected 64 hexadecimal digits and no negative number", r.Blob, r.Offset)
 	}
 	return nil
+}
+
+func isHexadecimal(text string, digits int) bool {
+	return len(text) == digits && strings.Trim(text, "0123456789abcdef") == ""
 }
 
 // Line is one line of a log, without its newline.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/passed"
 )
 
 // writePatience is how long a peer may leave the socket full before the connection ends.
@@ -133,23 +135,21 @@ func (c *Conn) Receive(buffer []byte) (any, error) {
 // ReceiveFile is Receive for the worker: a ChannelOpen brings a descriptor, which is the caller's then, and no
 // other frame does. What else was passed is closed. (The kernel drops descriptors for which Receive gives no room.)
 func (c *Conn) ReceiveFile(buffer []byte) (body any, file *os.File, err error) {
-	n, passed, err := c.receiveMessage(buffer[:FrameMax+1])
+	n, files, err := c.receiveMessage(buffer[:FrameMax+1])
 	if err == nil {
 		body, err = Parse(buffer[:n])
 	}
 	_, wants := body.(*ChannelOpen)
-	if err == nil && (wants != (len(passed) == 1) || len(passed) > 1) {
-		err = fmt.Errorf("%w: %d descriptors", ErrFrame, len(passed))
+	if err == nil && (wants != (len(files) == 1) || len(files) > 1) {
+		err = fmt.Errorf("%w: %d descriptors", ErrFrame, len(files))
 	}
 	if err != nil {
-		for _, fd := range passed {
-			unix.Close(fd)
-		}
+		passed.Close(files)
 		c.socket.Close()
 		return nil, nil, err
 	}
 	if wants {
-		file = os.NewFile(uintptr(passed[0]), "channel")
+		file = os.NewFile(uintptr(files[0]), "channel")
 	}
 	return body, file, nil
 }
@@ -157,7 +157,7 @@ func (c *Conn) ReceiveFile(buffer []byte) (body any, file *os.File, err error) {
 // passedMax is room for more descriptors than are allowed, so that surplus ones are seen.
 const passedMax = 4
 
-func (c *Conn) receiveMessage(buffer []byte) (n int, passed []int, err error) {
+func (c *Conn) receiveMessage(buffer []byte) (n int, files []int, err error) {
 	var control [64]byte // CmsgSpace(passedMax * 4) is less
 	length, flags := 0, 0
 	closed := c.raw.Read(func(fd uintptr) bool {
@@ -171,12 +171,7 @@ func (c *Conn) receiveMessage(buffer []byte) (n int, passed []int, err error) {
 		return 0, nil, err
 	}
 	if length > 0 {
-		messages, _ := unix.ParseSocketControlMessage(control[:length])
-		for i := range messages {
-			if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
-				passed = append(passed, rights...)
-			}
-		}
+		files, _ = passed.Descriptors(control[:length])
 	}
 	switch {
 	case flags&unix.MSG_CTRUNC != 0:
@@ -184,7 +179,7 @@ func (c *Conn) receiveMessage(buffer []byte) (n int, passed []int, err error) {
 	case n == 0 && length == 0:
 		err = io.EOF
 	}
-	return n, passed, err
+	return n, files, err
 }
 
 // Close ends the connection. It may be called twice and from any goroutine.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/passed"
 )
 
 // MessageMax bounds one document in bytes. The kernel's default socket buffer holds three of them.
@@ -123,11 +125,9 @@ func (c *Conn) Receive(document any) (file *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	descriptors := parseDescriptors(control[:controlLength])
+	descriptors, _ := passed.Descriptors(control[:controlLength])
 	refuse := func(why string) (*os.File, error) {
-		for _, d := range descriptors {
-			unix.Close(d)
-		}
+		passed.Close(descriptors)
 		return nil, fmt.Errorf("%w: %s", ErrMalformed, why)
 	}
 	switch {
@@ -144,19 +144,6 @@ func (c *Conn) Receive(document any) (file *os.File, err error) {
 		file = os.NewFile(uintptr(descriptors[0]), "received")
 	}
 	return file, nil
-}
-
-func parseDescriptors(control []byte) (descriptors []int) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
-	for i := range messages {
-		if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			descriptors = append(descriptors, rights...)
-		}
-	}
-	return descriptors
 }
 
 // Credentials is who is at the other end, as the kernel remembers it (SO_PEERCRED). For a socketpair

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/passed"
 )
 
 const (
@@ -79,9 +81,9 @@ func (l *Link) ReceiveDescriptor() (tag uint64, file *os.File, err error) {
 		l.fail(ErrClosed)
 		return 0, nil, err
 	}
-	descriptors, err := parseRights(control[:controlLength])
+	descriptors, err := passed.Descriptors(control[:controlLength])
 	if err != nil || n != descriptorFrameSize || len(descriptors) != 1 || flags&unix.MSG_CTRUNC != 0 {
-		closeAll(descriptors)
+		passed.Close(descriptors)
 		l.fail(ErrDescriptorFrame)
 		return 0, nil, ErrDescriptorFrame
 	}

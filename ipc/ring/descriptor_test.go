@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passed makes a pipe whose reading end is to be passed; what is written to the other shows that the
+// pipeToPass makes a pipe whose reading end is to be passed; what is written to the other shows that the
 // right one came.
-func passed(t *testing.T) (read, write *os.File) {
+func pipeToPass(t *testing.T) (read, write *os.File) {
 	t.Helper()
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -25,7 +25,7 @@ func passed(t *testing.T) (read, write *os.File) {
 func TestDescriptorsArriveWithTheirTags(t *testing.T) {
 	helper, meshd := links(t)
 	for tag := range uint64(200) {
-		read, write := passed(t)
+		read, write := pipeToPass(t)
 		if err := helper.SendDescriptor(tag, read); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestF133_HostileDescriptorFramesFailTheLink(t *testing.T) {
 	} {
 		helper, meshd := links(t)
 		before := openDescriptors(t)
-		read, _ := passed(t)
+		read, _ := pipeToPass(t)
 		rights := make([]int, c.descriptors)
 		for i := range rights {
 			rights[i] = int(read.Fd())
@@ -90,7 +90,7 @@ func TestF133_HostileDescriptorFramesFailTheLink(t *testing.T) {
 // TestF133_DescriptorsOfMeshdAreNeverTaken: to runnerd any byte on the socket is the end.
 func TestF133_DescriptorsOfMeshdAreNeverTaken(t *testing.T) {
 	helper, meshd := links(t)
-	read, write := passed(t)
+	read, write := pipeToPass(t)
 	if err := meshd.SendDescriptor(1, read); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestF133_DescriptorsOfMeshdAreNeverTaken(t *testing.T) {
 // TestF133_DescriptorFloodFailsTheLink passes more than anybody asked for.
 func TestF133_DescriptorFloodFailsTheLink(t *testing.T) {
 	helper, meshd := links(t)
-	read, _ := passed(t)
+	read, _ := pipeToPass(t)
 	before := openDescriptors(t)
 	go func() {
 		for tag := range uint64(UnclaimedMax + 1) {
@@ -136,7 +136,7 @@ func TestF133_DescriptorFloodFailsTheLink(t *testing.T) {
 // TestSendDescriptorNeverBlocksForLong has a peer that does not read.
 func TestSendDescriptorNeverBlocksForLong(t *testing.T) {
 	helper, _ := links(t)
-	read, _ := passed(t)
+	read, _ := pipeToPass(t)
 	began := time.Now()
 	for range 1 << 20 {
 		if helper.SendDescriptor(1, read) != nil {
@@ -153,7 +153,7 @@ func TestSendDescriptorNeverBlocksForLong(t *testing.T) {
 
 func TestClaimsMeetDescriptorsInEitherOrder(t *testing.T) {
 	var table Descriptors
-	file := func() *os.File { read, _ := passed(t); return read }
+	file := func() *os.File { read, _ := pipeToPass(t); return read }
 	var got []*os.File
 	take := func(f *os.File) { got = append(got, f) }
 	first, second, third := file(), file(), file()
@@ -203,7 +203,7 @@ func TestClaimsMeetDescriptorsInEitherOrder(t *testing.T) {
 
 func TestDescriptorTagIsBigEndian(t *testing.T) {
 	helper, meshd := links(t)
-	read, _ := passed(t)
+	read, _ := pipeToPass(t)
 	const tag = 0x0102030405060708
 	if err := helper.SendDescriptor(tag, read); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/passed"
 )
 
 // Version is the version of the hello and the layout.
@@ -60,7 +62,7 @@ func Create(conn *net.UnixConn) (*Link, error) {
 		err = errors.New("ring: hello was sent in part")
 	}
 	if err != nil {
-		closeAll(descriptors[:])
+		passed.Close(descriptors[:])
 		return nil, fmt.Errorf("ring: pass descriptors: %w", err)
 	}
 	link, err := newLink(conn, descriptors, 0)
@@ -83,12 +85,14 @@ func Accept(conn *net.UnixConn) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ring: wait for hello: %w", err)
 	}
-	descriptors, err := parseRights(control[:controlLength])
-	if err == nil {
+	descriptors, err := passed.Descriptors(control[:controlLength])
+	if err != nil {
+		err = ErrDescriptors
+	} else {
 		err = checkHello(hello[:n], descriptors, flags)
 	}
 	if err != nil {
-		closeAll(descriptors)
+		passed.Close(descriptors)
 		return nil, err
 	}
 	return newLink(conn, [helloFDs]int(descriptors), 1)
@@ -127,25 +131,6 @@ func checkHello(hello []byte, descriptors []int, flags int) error {
 	return nil
 }
 
-// parseRights collects every descriptor of a control message, also those of a message that is then
-// refused: they are in our table already and have to be closed.
-func parseRights(control []byte) ([]int, error) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil, ErrDescriptors
-	}
-	var all []int
-	for i := range messages {
-		descriptors, rightsErr := unix.ParseUnixRights(&messages[i])
-		if rightsErr != nil {
-			err = ErrDescriptors
-			continue
-		}
-		all = append(all, descriptors...)
-	}
-	return all, err
-}
-
 func createDescriptors() ([helloFDs]int, error) {
 	var descriptors [helloFDs]int
 	memory, err := unix.MemfdCreate(memoryName, memfdFlags|memfdNoExecSeal)
@@ -166,7 +151,7 @@ func createDescriptors() ([helloFDs]int, error) {
 	descriptors[0] = memory
 	for i := 1; i < helloFDs; i++ {
 		if descriptors[i], err = unix.Eventfd(0, eventfdFlags); err != nil {
-			closeAll(descriptors[:i])
+			passed.Close(descriptors[:i])
 			return descriptors, fmt.Errorf("ring: eventfd: %w", err)
 		}
 	}
@@ -178,13 +163,13 @@ func createDescriptors() ([helloFDs]int, error) {
 func newLink(conn *net.UnixConn, descriptors [helloFDs]int, side int) (*Link, error) {
 	memory, err := unix.Mmap(descriptors[0], 0, memorySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		closeAll(descriptors[:])
+		passed.Close(descriptors[:])
 		return nil, fmt.Errorf("ring: map shared memory: %w", err)
 	}
 	interrupt, err := unix.Eventfd(0, eventfdFlags)
 	if err != nil {
 		_ = unix.Munmap(memory)
-		closeAll(descriptors[:])
+		passed.Close(descriptors[:])
 		return nil, fmt.Errorf("ring: eventfd: %w", err)
 	}
 	unix.Close(descriptors[0])
@@ -203,10 +188,4 @@ func newLink(conn *net.UnixConn, descriptors [helloFDs]int, side int) (*Link, er
 		*link.incoming.word(waitingOffset) = 1
 	}
 	return link, nil
-}
-
-func closeAll(descriptors []int) {
-	for _, fd := range descriptors {
-		unix.Close(fd)
-	}
 }

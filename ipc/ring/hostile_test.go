@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/passed"
 )
 
 // TestF133_MutatingPeerNeverCrashes scribbles over the whole shared memory, indices included, while
@@ -160,7 +162,7 @@ func TestF133_SealsHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(descriptors[:])
+	defer passed.Close(descriptors[:])
 	for _, size := range []int64{0, memorySize - 1, memorySize + 1} {
 		if err := unix.Ftruncate(descriptors[0], size); err != unix.EPERM {
 			t.Errorf("resize to %d: %v", size, err)
@@ -193,7 +195,7 @@ func TestF133_HostileHellosAreRefusedAndLeakNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(good[:])
+	defer passed.Close(good[:])
 	bare := unsealed()
 	defer unix.Close(bare)
 	sized := unsealed()

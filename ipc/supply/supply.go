@@ -20,6 +20,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"colloid.net/ipc/passed"
 )
 
 // NameMax bounds the name in a datagram.
@@ -137,14 +139,12 @@ func (r *Receiver) next() (name string, connection *net.UnixConn, notice *Notice
 	if err != nil {
 		return "", nil, nil, err
 	}
-	descriptors := parseDescriptors(control[:controlSize])
+	descriptors, _ := passed.Descriptors(control[:controlSize]) // received close-on-exec
 	if parsed, ok := parseNotice(text[:n]); ok && len(descriptors) == 0 && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) == 0 {
 		return "", nil, &parsed, nil
 	}
 	if len(descriptors) != 1 || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 || !validName(text[:n]) {
-		for _, d := range descriptors {
-			unix.Close(d)
-		}
+		passed.Close(descriptors)
 		return "", nil, nil, ErrMalformed
 	}
 	file := os.NewFile(uintptr(descriptors[0]), "connection")
@@ -163,21 +163,6 @@ func (r *Receiver) next() (name string, connection *net.UnixConn, notice *Notice
 
 // Close ends a Next that waits.
 func (r *Receiver) Close() error { return r.connection.Close() }
-
-// parseDescriptors collects every descriptor of the control data; Go received them close-on-exec.
-func parseDescriptors(control []byte) []int {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
-	var all []int
-	for i := range messages {
-		if some, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			all = append(all, some...)
-		}
-	}
-	return all
-}
 
 func validName(name []byte) bool {
 	if len(name) == 0 || len(name) > NameMax {

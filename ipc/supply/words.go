@@ -3,6 +3,7 @@ package supply
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -38,7 +39,7 @@ func Words(descriptor int) (file *os.File, variable string, err error) {
 }
 
 // ReadWords gives the first line of what a child said, "" if nothing. The child may have written anything.
-func ReadWords(file *os.File) string {
+func ReadWords(file io.ReaderAt) string {
 	text := make([]byte, wordsSize)
 	n, _ := file.ReadAt(text, 0)
 	for line := range bytes.Lines(text[:n]) {

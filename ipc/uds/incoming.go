@@ -5,7 +5,7 @@ import (
 	"net"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"colloid.net/ipc/passed"
 )
 
 // incoming reads a connection. While a descriptor is wanted it takes one that comes along; else none has room, and
@@ -37,15 +37,9 @@ func (i *incoming) Read(p []byte) (int, error) {
 
 // keep takes the first descriptor and closes all others.
 func (i *incoming) keep(control []byte) {
-	messages, _ := unix.ParseSocketControlMessage(control)
-	for k := range messages {
-		list, _ := unix.ParseUnixRights(&messages[k])
-		for _, fd := range list {
-			if i.file == nil {
-				i.file = os.NewFile(uintptr(fd), "passed")
-			} else {
-				unix.Close(fd)
-			}
-		}
+	list, _ := passed.Descriptors(control)
+	if i.file == nil && len(list) > 0 {
+		i.file, list = os.NewFile(uintptr(list[0]), "passed"), list[1:]
 	}
+	passed.Close(list)
 }

@@ -104,16 +104,18 @@ type StreamClose struct {
 	Text   string
 }
 
+const closeTextMax = 1 << 10
+
 // Append encodes it; the text is cut to 1 KiB.
 func (s *StreamClose) Append(dst []byte) []byte {
 	dst = append(binary.BigEndian.AppendUint32(dst, s.Handle), s.Flag)
 	dst = binary.BigEndian.AppendUint16(dst, s.Errno)
-	return append(dst, s.Text[:min(len(s.Text), 1<<10)]...)
+	return append(dst, s.Text[:min(len(s.Text), closeTextMax)]...)
 }
 
 // ParseStreamClose decodes it.
 func ParseStreamClose(payload []byte) (StreamClose, error) {
-	if len(payload) < 7 || payload[4] != StreamFin && payload[4] != StreamReset {
+	if len(payload) < 7 || len(payload) > 7+closeTextMax || payload[4] != StreamFin && payload[4] != StreamReset {
 		return StreamClose{}, ErrMalformedStream
 	}
 	return StreamClose{

@@ -16,6 +16,7 @@ const (
 	alarmIdentity     = "identity"
 	alarmSpent        = "spent"
 	alarmLost         = "lost"
+	alarmArrival      = "arrival"
 	alarmOwnDot       = "own-dot"
 	alarmSnapshot     = "snapshot"
 	alarmStorage      = "storage"

@@ -148,45 +148,54 @@ func (c *Cell) arrive() {
 		return // no dot may be issued now; it is called again
 	}
 	if a := c.arrival; a != nil && !a.merged {
-		for _, key := range a.keys {
-			c.mergeCarried(key, a.sequence)
+		a.keys = slices.DeleteFunc(a.keys, func(key carriedKey) bool { return c.mergeCarried(key, a.sequence) })
+		if a.merged, c.persist.stateDirty = len(a.keys) == 0, true; !a.merged {
+			c.alarms.raise(alarmArrival, "critical", fmt.Sprintf("%d keys taken along into this cluster are not in it, for its "+
+				"store is full; the first is %s", len(a.keys), a.keys[0].name), "delete what is not needed, then start colloid "+
+				"again on this machine: the keys are kept in its directory")
 		}
-		a.merged, c.persist.stateDirty = true, true
 	}
 	if c.joining != nil && c.joining.entered {
 		c.finishJoin(c.connectReply())
 	}
 }
 
-// snapshotStored forgets what was taken along when a snapshot has it.
+// snapshotStored has the directory forget what a snapshot makes good: what was taken along, and that something was lost.
+// One that could not be stored is made again.
 func (c *Cell) snapshotStored(ticket uint64, err error) {
-	if c.arrival == nil || c.arrival.snapshot != ticket {
-		return
-	}
 	if err != nil {
-		c.arrival.snapshot, c.persist.stateDirty = 0, true
+		c.persist.stateDirty = true
 		return
 	}
-	c.dropArrival()
+	if c.arrival != nil && c.arrival.snapshot == ticket {
+		c.dropArrival()
+	}
+	if c.lossOver {
+		c.lossOver = false
+		c.config.Storage.SaveRecovered(c.nextTicket())
+	}
 }
 
 func (c *Cell) dropArrival() {
 	if c.arrival != nil {
 		c.arrival = nil
-		c.config.Storage.SaveJoining(c.nextTicket(), nil)
+		c.alarms.clear(alarmArrival)
+		if !c.moving() { // else the directory has what is taken along next
+			c.config.Storage.SaveJoining(c.nextTicket(), nil)
+		}
 	}
 }
 
 // mergeCarried writes a key of the cluster left behind without any causal knowledge of this one's, so
 // that a difference shows as CONFLICT instead of overwriting (SAFE-4). since is the last dot of this cell before
-// it came: a later one says that an earlier run has done this already.
-func (c *Cell) mergeCarried(key carriedKey, since uint64) {
+// it came: a later one says that an earlier run has done this already. It reports false where the store is full.
+func (c *Cell) mergeCarried(key carriedKey, since uint64) bool {
 	if register, found := c.store.Get([]byte(key.name)); found {
 		if wire.ContextLookup(register.Context(), c.config.Self) > since {
-			return
+			return true
 		}
 		if value, live := register.Live(); live && string(value) == string(key.value) {
-			return
+			return true
 		}
 	}
 	key = c.reseal(key)
@@ -195,10 +204,14 @@ func (c *Cell) mergeCarried(key carriedKey, since uint64) {
 		KeyHash: c.store.Hash([]byte(key.name)), Name: []byte(key.name), EntryCount: 1,
 		Entries: wire.AppendEntry(nil, dot, key.value), Context: wire.AppendDot(nil, dot),
 	}
+	if c.store.Merge(&record).Rejected {
+		c.counters.rejected++
+		return false
+	}
 	c.config.Storage.AppendWrite(c.nextTicket(), wire.AppendStateRecord(nil, &record))
-	c.store.Merge(&record)
 	c.ownStable()
 	c.changed(record.Name, change{spread: true})
+	return true
 }
 
 // operatorKeys lists the configuration of this cell: that of its cluster, and what came along and is not in it yet.

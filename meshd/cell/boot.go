@@ -73,9 +73,10 @@ func (c *Cell) restore() {
 				c.log(LevelWarning, "own-write log: a record does not parse and is left out")
 				break
 			}
-			c.store.Merge(&c.record)
 			raw = rest
-			c.boot.hadSnapshot = true
+			if outcome := c.store.Merge(&c.record); !outcome.Rejected { // else of the cluster before (F7)
+				c.boot.hadSnapshot = true
+			}
 		}
 	}
 	c.config.Snapshot, c.config.Writes = nil, nil

@@ -81,6 +81,7 @@ type Cell struct {
 	guest       lastGuest // whom this cell has let in lately
 	founding    uint64    // ticket of a cluster of its own that is not durable yet: nobody may be let in
 	unfounded   bool      // that could not be stored
+	lossOver    bool      // the directory does not know yet that what Config.Lost said is over
 	sentLately  sentRing
 	twinSeen    clock.Instant // last proof of another machine with this id
 	// What SetJoining was told last.

@@ -37,6 +37,7 @@ type joinAttempt struct {
 	handshake  *join.Joiner
 	shaken     clock.Instant // when the handshake under way began
 	addresses  []netip.AddrPort
+	answered   netip.AddrPort // of these, whence the welcome came
 	request    []byte
 	next       clock.Instant
 	until      clock.Instant
@@ -102,7 +103,7 @@ func (c *Cell) handshake() {
 
 func (c *Cell) tickJoin() {
 	j := c.joining
-	if j == nil {
+	if j == nil || c.moving() { // who has decided waits for the disk: it may say the other cluster already (F4)
 		return
 	}
 	if j.until.Reached(c.now) {
@@ -131,10 +132,10 @@ func (c *Cell) tickJoin() {
 }
 
 func (c *Cell) joinDeadline() clock.Instant {
-	if c.joining == nil {
+	switch {
+	case c.joining == nil, c.moving():
 		return clock.Never
-	}
-	if c.joining.ticket != 0 {
+	case c.joining.entered:
 		return c.joining.until
 	}
 	return clock.Earliest(c.joining.next, c.joining.until)
@@ -183,7 +184,7 @@ func (c *Cell) receiveJoin(from netip.AddrPort, header wire.Header, payload []by
 		c.handshake() // somebody sent so many wrong answers that this attempt is over
 	}
 	if err == nil {
-		j.seedSpeaks = min(header.Version, c.config.Versions.Max)
+		j.seedSpeaks, j.answered = min(header.Version, c.config.Versions.Max), from
 		c.welcomed(welcome)
 	}
 }
@@ -281,7 +282,7 @@ func (c *Cell) welcomed(welcome join.Welcome) {
 		c.finishJoin(failure(uds.ErrorPermission, welcome.Refused))
 		return
 	case welcome.Key == c.cluster.Key:
-		c.meet(welcome.Members, j.addresses[0])
+		c.meet(welcome.Members, j.answered)
 		if len(welcome.Members) > 0 {
 			c.wantSession(welcome.Members[0].ID) // the two may have given each other up
 		}
@@ -323,7 +324,7 @@ func (c *Cell) move(welcome join.Welcome, keys []carriedKey) {
 	j := c.joining
 	contacts := slices.Clone(welcome.Members[:min(len(welcome.Members), peersMax)])
 	if len(contacts) > 0 {
-		contacts[0].Address = j.addresses[0] // it answers where it was dialled
+		contacts[0].Address = j.answered // it answers where it was dialled
 	}
 	moving := &arrival{
 		cluster: seal.ClusterID(welcome.Key), from: c.clusterID, sequence: c.issued(), contacts: contacts, keys: keys,
@@ -334,7 +335,6 @@ func (c *Cell) move(welcome join.Welcome, keys []carriedKey) {
 		return
 	}
 	j.welcome, j.arrival = welcome, moving
-	j.until = c.now.Add(joinSyncTimeout)
 	j.ticket = c.nextTicket()
 	c.config.Storage.SaveJoining(j.ticket, data)
 }
@@ -365,8 +365,7 @@ func (c *Cell) joinUnstored(err error) {
 	c.finishJoin(failure(uds.ErrorIO, "cannot store the cluster: "+err.Error()))
 }
 
-// clusterStored continues a join, or ends a leave, once the directory says so too: a cell never forgets
-// which cluster it is in (F4).
+// clusterStored continues a join once the directory says so too: a cell never forgets which cluster it is in (F4).
 func (c *Cell) clusterStored(err error) {
 	j := c.joining
 	if err != nil {
@@ -374,12 +373,13 @@ func (c *Cell) clusterStored(err error) {
 		return
 	}
 	j.ticket, j.entered = ^uint64(0), true
+	j.until = c.now.Add(joinSyncTimeout)
 	c.arrival, c.guest, c.founding, c.unfounded = j.arrival, lastGuest{}, 0, false
 	c.dropPending()
 	c.enter(Cluster{Key: j.welcome.Key, Joined: true})
 	c.boot = bootState{joined: true}
 	c.persist = persistState{}
-	c.meet(j.welcome.Members, j.addresses[0])
+	c.meet(j.welcome.Members, j.answered)
 	c.startBoot()
 	c.boot.peers = slices.Clone(j.arrival.contacts)
 	// Whoever let this cell in is remembered before anything else can happen (F4).

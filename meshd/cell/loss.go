@@ -29,9 +29,8 @@ func (c *Cell) endLoss() {
 	}
 	c.config.Lost = ""
 	c.alarms.clear(alarmLost)
-	c.persist.stateDirty = true
-	c.saveSnapshot() // before the directory forgets that it lost something
-	c.config.Storage.SaveRecovered(c.nextTicket())
+	c.lossOver, c.persist.stateDirty = true, true
+	c.saveSnapshot() // before the directory forgets that it lost something, see snapshotStored
 }
 
 // acceptLoss is the operator's word for it.

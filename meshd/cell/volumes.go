@@ -23,8 +23,12 @@ type volumeSlot struct {
 // volumeHoldersMax bounds the replicas of which a cell remembers who had them last.
 const volumeHoldersMax = 4096
 
-// noteHolders remembers which cell has the replicas that an endpoint lists.
+// noteHolders remembers which cell has the replicas that an endpoint lists. Others than stateful ones have no volumes,
+// and would fill the table.
 func (c *Cell) noteHolders(id endpointID, endpoint *state.CellEndpoint) {
+	if endpoint.KeyHash != c.store.Hash([]byte(state.PrefixStateful+id.workload)) {
+		return
+	}
 	for _, instance := range endpoint.Instances {
 		at := volumeSlot{id.workload, instance.Slot}
 		if _, known := c.views.holders[at]; known || len(c.views.holders) < volumeHoldersMax {

@@ -208,13 +208,15 @@ func (c *client) write() {
 		if !ok {
 			return
 		}
-		// A client may look at a stream as slowly as it likes: the stream waits. Replies it must take.
-		deadline := time.Time{}
+		// A client may look at a stream as slowly as it likes: the stream waits. Replies it must take. The deadline is
+		// of this reply alone: one that had passed would break the next reply, which writeNow writes.
 		if !streamed {
-			deadline = time.Now().Add(c.server.options.requestTimeout)
+			_ = c.connection.SetWriteDeadline(time.Now().Add(c.server.options.requestTimeout))
 		}
-		_ = c.connection.SetWriteDeadline(deadline)
 		_, err := c.connection.Write(reply)
+		if !streamed {
+			_ = c.connection.SetWriteDeadline(time.Time{})
+		}
 		if c.written(reply, streamed, err) {
 			c.resumeStreams()
 		}

@@ -38,7 +38,7 @@ type Handle interface {
 // streams is what one client has open.
 type streams struct {
 	open    map[uint32]*sink
-	buffer  []byte // frames for the client, at most StreamQueueMax and some closing frames
+	buffer  []byte // frames for the client, at most StreamQueueMax of data, and closingMax of others
 	spare   []byte
 	blocked bool // somebody was refused room
 }
@@ -194,6 +194,9 @@ func (c *client) openStream(payload []byte) bool {
 	if err != nil {
 		return c.malformed()
 	}
+	if c.refusalsPile() {
+		return false
+	}
 	s := &sink{client: c, handle: open.Handle, cell: open.Cell}
 	need := levelWrite
 	if open.Kind == uds.StreamLogs || open.Kind == uds.StreamMetrics {
@@ -220,6 +223,24 @@ func (c *client) openStream(payload []byte) bool {
 		c.mutex.Unlock()
 		stream.Resume() // what came before there was a handle
 	}
+	return true
+}
+
+// closingMax bounds the frames beside data that wait for a client: a few for each of its streams.
+const closingMax = 128 << 10
+
+// refusalsPile reports whether a client goes on opening streams but does not read what becomes of them; then it is to go.
+func (c *client) refusalsPile() bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if len(c.streams.buffer) <= uds.StreamQueueMax+closingMax {
+		return false
+	}
+	c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read what its streams say: disconnected",
+		c.who.uid, c.who.pid))
+	c.broken = true
+	c.connection.Close()
+	c.ready.Signal()
 	return true
 }
 

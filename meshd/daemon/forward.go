@@ -55,7 +55,9 @@ type forwardEnd struct {
 // far as is known, before others. began is false if none has begun it; r is then the most telling refusal, if any.
 func (w *workers) forward(ctx context.Context, name string, call *invoke.Invocation) (r control.Response, began bool) {
 	var hosts []wire.CellID
-	w.onReactor(ctx, func() { hosts = w.hostsFor(name) })
+	if !w.onReactor(ctx, func() { hosts = w.hostsFor(name) }) {
+		return r, false
+	}
 	request := invoke.AppendCall(nil, name, call)
 	for _, host := range hosts[:min(len(hosts), forwardTries)] {
 		answer, again := w.forwardTo(ctx, host, name, request, call.Patience()+forwardPatience)
@@ -148,7 +150,7 @@ func parseForwarded(name string, target wire.CellID, reply []byte) (r control.Re
 			Text: why.refusal(name, "cell "+target.String())}, true
 	case errno != 0:
 		return control.Response{Status: uds.Error, Errno: errno,
-			Text: fmt.Sprintf("%s on cell %v: %s", name, target, outcome)}, false
+			Text: fmt.Sprintf("%s on cell %v: %s", name, target, state.Printable(string(outcome), invoke.TextMax))}, false
 	}
 	if _, err := invoke.ParseOutcome(outcome); err != nil {
 		return control.Response{Status: uds.Error, Errno: invoke.ErrorIO,

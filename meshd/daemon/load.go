@@ -45,6 +45,10 @@ func readProcessorTime() (t processorTime) {
 	if err != nil {
 		return t
 	}
+	return parseProcessorTime(raw)
+}
+
+func parseProcessorTime(raw []byte) (t processorTime) {
 	line, _, _ := bytes.Cut(raw, []byte("\n"))
 	for i, field := range bytes.Fields(line) {
 		if i == 0 || i > 8 { // the name; guest time is contained in user time
@@ -73,6 +77,11 @@ func memoryInUse() int {
 	if err != nil {
 		return 0
 	}
+	return parseMemory(raw)
+}
+
+// parseMemory gives the share of memory in use, in hundredths of a percent, 0 where it is not known.
+func parseMemory(raw []byte) int {
 	total, available := memoryLine(raw, "MemTotal:"), memoryLine(raw, "MemAvailable:")
 	if total == 0 || available > total {
 		return 0

@@ -91,12 +91,14 @@ func (w *workers) elsewhere(ctx context.Context, name string, call *invoke.Invoc
 		return response
 	}
 	known, again := "", false
-	w.onReactor(ctx, func() { known, again = w.daemon.cell.WhyNotInvoked(name) })
+	answered := w.onReactor(ctx, func() { known, again = w.daemon.cell.WhyNotInvoked(name) })
 	switch {
+	case !answered:
+		return refuse(uds.ErrorBusy, cmp.Or(text, "the daemon is stopping"))
 	case known != "" && !again && why == absenceMissing:
 		return refuse(uds.ErrorNotFound, known)
 	case text == "":
-		text = cmp.Or(known, "the daemon is stopping")
+		text = known
 	}
 	return refuse(uds.ErrorBusy, text)
 }
@@ -109,7 +111,8 @@ func deadlineErrno(errno uint16) uint16 {
 	return errno
 }
 
-// onReactor runs f on the goroutine that owns the cell and waits. It reports false when that has ended.
+// onReactor runs f on the goroutine that owns the cell and waits. It reports false when that, or the caller's time, has
+// ended; f may still run then, so the caller must not look at what f writes to.
 func (w *workers) onReactor(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	w.daemon.inbox.post(func() {

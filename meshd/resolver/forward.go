@@ -3,6 +3,7 @@ package resolver
 import (
 	"bufio"
 	"bytes"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -109,15 +110,19 @@ func (u *upstreams) list() []netip.AddrPort {
 		return u.now
 	}
 	defer file.Close()
-	u.now = nil
-	for lines := bufio.NewScanner(file); lines.Scan() && len(u.now) < upstreamsMax; {
+	u.now = parseUpstreams(file)
+	return u.now
+}
+
+func parseUpstreams(file io.Reader) (list []netip.AddrPort) {
+	for lines := bufio.NewScanner(file); lines.Scan() && len(list) < upstreamsMax; {
 		words := strings.Fields(lines.Text())
 		if len(words) < 2 || words[0] != "nameserver" {
 			continue
 		}
 		if a, err := netip.ParseAddr(words[1]); err == nil {
-			u.now = append(u.now, netip.AddrPortFrom(a, 53))
+			list = append(list, netip.AddrPortFrom(a, 53))
 		}
 	}
-	return u.now
+	return list
 }

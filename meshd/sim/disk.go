@@ -9,7 +9,6 @@ import (
 
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
-	"colloid.net/meshd/seal"
 	"colloid.net/meshd/wire"
 )
 
@@ -164,14 +163,10 @@ func (d *disk) SavePeers(ticket uint64, peers []wire.Contact) {
 	d.later(ticket, func() { d.peers = copied })
 }
 
-// SaveCluster implements cell.Storage. State of another cluster is void.
+// SaveCluster implements cell.Storage. As in a directory, what was stored in the cluster before stays until there is a
+// snapshot in this one.
 func (d *disk) SaveCluster(ticket uint64, cluster cell.Cluster) {
-	d.later(ticket, func() {
-		if d.cluster.Key != (seal.Key{}) && d.cluster.Key != cluster.Key {
-			d.snapshot, d.writes, d.peers = nil, nil, nil
-		}
-		d.cluster = cluster
-	})
+	d.later(ticket, func() { d.cluster = cluster })
 }
 
 // SaveIncarnation implements cell.Storage.

@@ -1,6 +1,10 @@
 package sim
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"slices"
+)
 
 // Violation is what ends a run: a rule, and how it was broken.
 type Violation struct {
@@ -23,22 +27,40 @@ func RuleOf(err error) string {
 	return ""
 }
 
+// RuleInterrupted is what RuleOf gives for a run that ended because nobody waits for it any more: no rule was broken.
+const RuleInterrupted = "interrupted"
+
+// RunUntil is Run that ends soon after ctx does, with a failure of RuleInterrupted.
+func (s Scenario) RunUntil(ctx context.Context, trace func(line string)) Result {
+	checkers := s.Checkers
+	if checkers == nil {
+		checkers = Checkers() // they have state: new ones for each run
+	}
+	s.Checkers = append(slices.Clone(checkers), &Checker{
+		Name: RuleInterrupted,
+		Step: func(*World, *Node) error { return ctx.Err() },
+	})
+	return s.Run(trace)
+}
+
 // Shrink drops faults from a failing scenario, many at first, then one at a time, as long as it breaks
-// the same rule. It plays at most runsMax scenarios and returns how many it did.
-func Shrink(s Scenario, runsMax int) (shrunk Scenario, runs int) {
-	rule := RuleOf(s.Run(nil).Failure)
+// the same rule. It plays at most runsMax scenarios and returns how many it did. When ctx ends it returns what it has
+// dropped so far.
+func Shrink(ctx context.Context, s Scenario, runsMax int) (shrunk Scenario, runs int) {
+	rule := RuleOf(s.RunUntil(ctx, nil).Failure)
+	goOn := func() bool { return runs < runsMax && ctx.Err() == nil }
 	fails := func(faults []Fault) bool {
 		runs++
 		try := s
 		try.Faults = faults
-		result := try.Run(nil)
-		return result.Failure != nil && RuleOf(result.Failure) == rule
+		result := try.RunUntil(ctx, nil)
+		return ctx.Err() == nil && result.Failure != nil && RuleOf(result.Failure) == rule
 	}
-	for size := max(1, len(s.Faults)/2); runs < runsMax; size /= 2 {
+	for size := max(1, len(s.Faults)/2); goOn(); size /= 2 {
 		dropped := true
-		for dropped && runs < runsMax {
+		for dropped && goOn() {
 			dropped = false
-			for at := 0; at < len(s.Faults) && runs < runsMax; {
+			for at := 0; at < len(s.Faults) && goOn(); {
 				end := min(at+size, len(s.Faults))
 				without := append(append([]Fault(nil), s.Faults[:at]...), s.Faults[end:]...)
 				if fails(without) {

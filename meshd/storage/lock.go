@@ -48,6 +48,14 @@ func writeHolder(f *os.File) error {
 	return err
 }
 
+// parseHolder reads who holds the lock, in words.
+func parseHolder(text []byte) string {
+	if pid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 31); err == nil && pid > 0 {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return "another process"
+}
+
 // lockDirectory makes sure that one process at a time uses the directory. The lock goes with the
 // process; the file stays and names the last holder.
 func lockDirectory(path string) (*os.File, error) {
@@ -59,12 +67,8 @@ func lockDirectory(path string) (*os.File, error) {
 	if err == unix.EWOULDBLOCK {
 		text, _ := io.ReadAll(io.LimitReader(f, 32))
 		f.Close()
-		holder := "another process"
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
-			holder = fmt.Sprintf("process %d", pid)
-		}
 		return nil, fmt.Errorf("storage: %s is in use by %s: stop it, or set COLLOID_DIR to another directory",
-			path, holder)
+			path, parseHolder(text))
 	}
 	if err == nil {
 		err = writeHolder(f)

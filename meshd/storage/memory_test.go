@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 )
 
@@ -64,7 +65,7 @@ func (d *memoryDisk) crash(dice *rand.Rand) *memoryDisk {
 		change(names)
 	}
 	next := newMemoryDisk()
-	for _, name := range sortedNames(names) {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		data := survivor(names[name], dice)
 		next.durable[name] = &inode{data: data, synced: data, allocated: names[name].allocated}
 	}
@@ -95,20 +96,6 @@ func survivor(i *inode, dice *rand.Rand) []byte {
 		data = append(data, make([]byte, len(i.data)-len(data))...)
 	}
 	return data
-}
-
-func sortedNames(m map[string]*inode) []string {
-	var names []string
-	for name := range m {
-		names = append(names, name)
-	}
-	// insertion sort: a handful of names
-	for i := range names {
-		for j := i; j > 0 && names[j] < names[j-1]; j-- {
-			names[j], names[j-1] = names[j-1], names[j]
-		}
-	}
-	return names
 }
 
 func (d *memoryDisk) change(f func(map[string]*inode)) {

@@ -143,7 +143,7 @@ func (d *Directory) perform(q *queue) {
 
 func (w *writer) saveCluster(c Cluster) error {
 	if err := w.replace(nameCluster, kindCluster, marshalCluster(c)); err != nil {
-		if w.cluster.Key == (Cluster{}.Key) {
+		if !c.Joined || c.Key == w.cluster.Key { // the cell is there already; who could not join stays where it was
 			w.unsaved = &c
 		}
 		return err

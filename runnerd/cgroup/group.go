@@ -3,6 +3,7 @@ package cgroup
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,13 +28,22 @@ func (g Group) Add(pid int) error {
 // Members are the ids of the processes in the group.
 func (g Group) Members() []int {
 	var pids []int
-	seen := map[int]bool{}
 	for _, path := range g {
-		for _, word := range words(filepath.Join(path, "cgroup.procs")) {
-			if pid, err := strconv.Atoi(word); err == nil && pid > 0 && !seen[pid] {
-				seen[pid] = true
-				pids = append(pids, pid)
-			}
+		pids = parseMembers(pids, words(filepath.Join(path, "cgroup.procs")))
+	}
+	return pids
+}
+
+// parseMembers adds the process ids among words to a list, each once.
+func parseMembers(pids []int, words []string) []int {
+	seen := make(map[int]bool, len(pids))
+	for _, pid := range pids {
+		seen[pid] = true
+	}
+	for _, word := range words {
+		if pid, err := strconv.ParseUint(word, 10, 31); err == nil && pid > 0 && !seen[int(pid)] {
+			seen[int(pid)] = true
+			pids = append(pids, int(pid))
 		}
 	}
 	return pids
@@ -114,6 +124,10 @@ func counter(path, name string) (uint64, bool) {
 		return 0, false
 	}
 	defer file.Close()
+	return parseCounter(file, name)
+}
+
+func parseCounter(file io.Reader, name string) (uint64, bool) {
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())

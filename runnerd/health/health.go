@@ -242,7 +242,7 @@ func (c *Check) http(ctx context.Context, timeout time.Duration, port uint16) er
 	case err != nil:
 		return err
 	}
-	return statusOK(string(line))
+	return parseStatus(string(line))
 }
 
 var (
@@ -260,10 +260,11 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-func statusOK(line string) error {
+// parseStatus reads the first line of an answer; nil is success.
+func parseStatus(line string) error {
 	version, rest, _ := strings.Cut(strings.TrimRight(line, "\r\n"), " ")
 	text, _, _ := strings.Cut(rest, " ")
-	code, err := strconv.Atoi(text)
+	code, err := strconv.ParseUint(text, 10, 16) // three digits, no sign
 	if !strings.HasPrefix(version, "HTTP/1.") || err != nil || len(text) != 3 {
 		return errNotHTTP
 	}

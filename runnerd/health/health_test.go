@@ -166,7 +166,7 @@ func TestStatusLines(t *testing.T) {
 		"HTTP/1.1 200 OK\r\n": true, "HTTP/1.0 399 x\r\n": true, "HTTP/1.1 302\r\n": true, "HTTP/1.1 404 x\r\n": false,
 		"HTTP/1.1 100 x\n": false, "SSH-2.0-x\r\n": false, "HTTP/1.1 0200 x\n": false, "HTTP/1.1 -20 x\n": false, "\n": false,
 	} {
-		if err := statusOK(line); (err == nil) != ok {
+		if err := parseStatus(line); (err == nil) != ok {
 			t.Errorf("%q: %v", line, err)
 		}
 	}

@@ -15,6 +15,7 @@
 // the fetcher says counts.
 //
 // Bounds: pullsAtOnce pulls at a time, one per digest however many instances wait for it; the queue is
-// bounded by the policy's instances. One that is slow gives its place to those that wait (turns.go). Sizes are those of packages manifest and layer, modules have at most
-// ModuleSizeMax bytes. All of it needs root but Module, which works for any user.
+// bounded by the policy's instances. One that is slow gives its place to those that wait (turns.go). Sizes are
+// those of packages manifest and layer, modules have at most ModuleSizeMax bytes. All of it needs root but Module,
+// which works for any user.
 package image

@@ -63,6 +63,10 @@ func (c *Client) openModule(digest Digest) (*os.File, error) {
 // unfinishedPrefix begins the names of modules that are being fetched.
 const unfinishedPrefix = "fetch-"
 
+func (c *Client) unfinishedPath(digest Digest) string {
+	return filepath.Join(c.options.Directory, modulesName, unfinishedPrefix+digest.Hex())
+}
+
 // removeUnfinishedModules removes what a process left that was killed.
 func (c *Client) removeUnfinishedModules() {
 	directory := filepath.Join(c.options.Directory, modulesName)
@@ -151,7 +155,7 @@ func (c *Client) adoptModule(stage *os.File, digest Digest) error {
 // fetchModule downloads a module into a file that the fetcher may write, then keeps a copy that it may
 // not.
 func (c *Client) fetchModule(ctx context.Context, reference string, digest Digest, report func(Progress)) (err error) {
-	path := filepath.Join(c.options.Directory, modulesName, unfinishedPrefix+digest.Hex())
+	path := c.unfinishedPath(digest)
 	stage, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err

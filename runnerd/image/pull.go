@@ -117,7 +117,9 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 	go func() {
 		defer cancel()
 		_ = pause(ctx) // an error is that ctx is over
-		p.err = c.turns(ctx, p, work)
+		if p.err = c.turns(ctx, p, work); p.err != nil {
+			_ = os.Remove(c.unfinishedPath(digest)) // of a module that waited for another turn when it was given up
+		}
 		c.mutex.Lock()
 		delete(c.pulls, digest)
 		c.mutex.Unlock()

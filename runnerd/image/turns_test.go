@@ -2,7 +2,11 @@ package image
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io/fs"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -144,6 +148,51 @@ func TestF76_SlowPullsGiveWay(t *testing.T) {
 	for _, left := range c.remains(t) {
 		if strings.Contains(left, unfinishedPrefix) {
 			t.Errorf("left %s", left)
+		}
+	}
+}
+
+// TestF76_ASlowModuleThatIsGivenUpLeavesNothing holds that what is kept of a module for its next turn goes when there is
+// none: nobody else would remove it before runnerd is started again.
+func TestF76_ASlowModuleThatIsGivenUpLeavesNothing(t *testing.T) {
+	r, _, _, module := slowRegistry(t)
+	c := newClient(t, func(o *Options) { o.Hosts, o.SlowAfter = hosts(r), 1500*time.Millisecond })
+	c.slots <- struct{}{} // others, one that runs and one that waits
+	c.count(1)
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	gaveWay := make(chan struct{})
+	var once sync.Once
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Module(ctx, "https://"+r.Host+"/slow.wasm", module, func(p Progress) {
+			switch {
+			case !p.Queued:
+				go func() { c.slots <- struct{}{} }()
+			case p.Slow:
+				once.Do(func() { close(gaveWay) })
+			}
+		})
+		done <- err
+	}()
+	select {
+	case <-gaveWay:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(c.unfinishedPath(module)); err != nil {
+		t.Fatal("nothing was kept: ", err)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(c.unfinishedPath(module)); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("what was brought is still there")
 		}
 	}
 }

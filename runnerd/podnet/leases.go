@@ -132,10 +132,25 @@ func parseLease(text string) (name string, l lease, err error) {
 		}
 		l.ports = append(l.ports, port)
 	}
+	if l.text(words[1]) != text {
+		return "", l, errors.New("not as it is written")
+	}
 	return words[1], l, nil
 }
 
-func (p *pool) save() error {
+// text is what parseLease reads.
+func (l *lease) text(name string) string {
+	text := strconv.Itoa(l.number) + " " + name
+	for _, port := range l.ports {
+		text += fmt.Sprintf(" %d:%d/%d", port.Host, port.Container, port.Protocol)
+	}
+	if l.owner != "" {
+		text += " =" + l.owner
+	}
+	return text
+}
+
+func (p *pool) record() record.Record {
 	r := record.Record{}
 	r.Set("bridge", p.bridge)
 	if p.bridge != "" {
@@ -145,16 +160,13 @@ func (p *pool) save() error {
 	r.SetInt("next", int64(p.next))
 	for _, name := range p.names() {
 		l := p.leases[name]
-		text := strconv.Itoa(l.number) + " " + name
-		for _, port := range l.ports {
-			text += fmt.Sprintf(" %d:%d/%d", port.Host, port.Container, port.Protocol)
-		}
-		if l.owner != "" {
-			text += " =" + l.owner
-		}
-		r.Add("lease", text)
+		r.Add("lease", l.text(name))
 	}
-	if err := record.Keep(p.path, r); err != nil {
+	return r
+}
+
+func (p *pool) save() error {
+	if err := record.Keep(p.path, p.record()); err != nil {
 		return fmt.Errorf("write down the addresses: %w", err)
 	}
 	return nil

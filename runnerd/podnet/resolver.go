@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -150,7 +151,10 @@ func hostResolvers(path string) []netip.Addr {
 		return nil
 	}
 	defer file.Close()
-	var list []netip.Addr
+	return parseResolvers(file)
+}
+
+func parseResolvers(file io.Reader) (list []netip.Addr) {
 	for lines := bufio.NewScanner(file); lines.Scan() && len(list) < resolversMax; {
 		words := strings.Fields(lines.Text())
 		if len(words) < 2 || words[0] != "nameserver" {

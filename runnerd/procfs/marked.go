@@ -1,7 +1,6 @@
 package procfs
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"strings"
@@ -67,9 +66,5 @@ func procFields(pid int, name string) []string {
 	if err != nil {
 		return nil
 	}
-	var fields []string
-	for _, field := range bytes.Split(raw, []byte{0}) {
-		fields = append(fields, string(field))
-	}
-	return fields
+	return strings.Split(string(raw), "\x00")
 }

@@ -15,18 +15,24 @@ func Usage(pids []int) (processorMicroseconds, memoryBytes uint64) {
 		if err != nil {
 			continue
 		}
-		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // field 3 (state) is index 0
-		if len(fields) < 22 {
-			continue
-		}
-		number := func(index int) uint64 {
-			n, _ := strconv.ParseUint(string(fields[index]), 10, 63)
-			return n
-		}
-		processorMicroseconds += (number(11) + number(12)) * (1_000_000 / ticksPerSecond)
-		memoryBytes += number(21) * page
+		ticks, pages := parseUsage(text)
+		processorMicroseconds += ticks * (1_000_000 / ticksPerSecond)
+		memoryBytes += pages * page
 	}
 	return processorMicroseconds, memoryBytes
+}
+
+// parseUsage finds the ticks and resident pages in a stat file, 0 where it has another form.
+func parseUsage(text []byte) (ticks, pages uint64) {
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // field 3 (state) is index 0
+	if len(fields) < 22 {
+		return 0, 0
+	}
+	number := func(index int) uint64 {
+		n, _ := strconv.ParseUint(string(fields[index]), 10, 63)
+		return n
+	}
+	return number(11) + number(12), number(21)
 }
 
 // Usage adds up what the processes of the tree use. Processor time of those that have ended is not in it.

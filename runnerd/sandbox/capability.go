@@ -3,6 +3,7 @@ package sandbox
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -78,24 +79,31 @@ func boundCapabilities(list []string) error {
 	return nil
 }
 
+// The greatest number of a signal, and the first real-time one that the C library leaves to programs.
+const (
+	signalMax      = 64
+	signalRealTime = 34
+)
+
 // SignalNumber reads an image's stop signal: "SIGTERM", "TERM" or a number; 0 for anything else.
 func SignalNumber(text string) int {
 	name := strings.ToUpper(text)
 	if !strings.HasPrefix(name, "SIG") {
-		var number int
-		if _, err := fmt.Sscanf(text, "%d", &number); err == nil && number > 0 && number <= 64 {
-			return number
+		if number, err := strconv.ParseUint(text, 10, 7); err == nil && number > 0 && number <= signalMax {
+			return int(number)
 		}
 		name = "SIG" + name
 	}
 	if strings.HasPrefix(name, "SIGRTMIN") { // systemd's images stop on SIGRTMIN+3
-		offset := 0
-		if rest := strings.TrimPrefix(name, "SIGRTMIN"); rest != "" {
-			if _, err := fmt.Sscanf(rest, "+%d", &offset); err != nil || offset > 30 {
-				return 0
-			}
+		rest, plus := strings.CutPrefix(name[len("SIGRTMIN"):], "+")
+		offset, err := strconv.ParseUint(rest, 10, 7)
+		if rest == "" && !plus {
+			return signalRealTime
 		}
-		return 34 + offset
+		if !plus || err != nil || offset > signalMax-signalRealTime {
+			return 0
+		}
+		return signalRealTime + int(offset)
 	}
 	return int(unix.SignalNum(name))
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// masked are the parts of /proc and of a /sys that an external runtime makes that tell about the host or reach into it, readOnly those that
-// configure it; both as the OCI runtime specification lists them, and those that were added since.
+// masked are the parts of /proc, and of a /sys that an external runtime makes, that tell about the host or reach into
+// it, readOnly those that configure it; both as the OCI runtime specification lists them, and those added since.
 var (
 	masked = []string{
 		"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/ipc/passed"
 	"colloid.net/runnerd/record"
 )
 
@@ -123,11 +124,27 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 	if err != nil || n == 0 {
 		return -1, errors.New("the instance ended first")
 	}
-	var code int
-	if _, err := fmt.Sscanf(string(buffer[:n]), "exit %d", &code); err != nil {
-		return -1, fmt.Errorf("the init of the instance answers %.50q", buffer[:n])
+	return parseExit(string(buffer[:n]))
+}
+
+// parseExit reads "exit N", the exit code of a process inside.
+func parseExit(word string) (int, error) {
+	number, found := strings.CutPrefix(word, "exit ")
+	code, err := strconv.ParseUint(number, 10, 8)
+	if !found || err != nil {
+		return -1, fmt.Errorf("the init of the instance answers %.50q", word)
 	}
-	return code, nil
+	return int(code), nil
+}
+
+// parseSignal reads "signal N", 0 if it is none.
+func parseSignal(word string) syscall.Signal {
+	number, found := strings.CutPrefix(word, "signal ")
+	n, err := strconv.ParseUint(number, 10, 7)
+	if !found || err != nil || n > signalMax {
+		return 0
+	}
+	return syscall.Signal(n)
 }
 
 // Signal sends a signal to the process.
@@ -199,21 +216,13 @@ func receive(conn *net.UnixConn) (*request, error) {
 		return nil, err
 	}
 	_ = conn.SetDeadline(time.Time{})
-	var descriptors []int
-	messages, err := unix.ParseSocketControlMessage(control[:controlLength])
-	for i := range messages {
-		if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			descriptors = append(descriptors, rights...)
-		}
-	}
+	descriptors, err := passed.Descriptors(control[:controlLength])
 	for _, fd := range descriptors {
 		unix.CloseOnExec(fd)
 	}
 	fields, parseErr := record.Parse(buffer[:n])
 	if err != nil || parseErr != nil || len(descriptors) != 3 || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		for _, fd := range descriptors {
-			unix.Close(fd)
-		}
+		passed.Close(descriptors)
 		return nil, errors.New("the request is not one record with three descriptors")
 	}
 	return &request{
@@ -297,15 +306,14 @@ func (p *process1) converse(conn *net.UnixConn, pid int) {
 			p.mutex.Unlock()
 			return
 		}
-		var number int
 		if err != nil || n == 0 {
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			p.mutex.Unlock()
 			return
 		}
-		if _, err := fmt.Sscanf(string(buffer[:n]), "signal %d", &number); err == nil && number > 0 && number <= 64 {
-			_ = syscall.Kill(pid, syscall.Signal(number))
+		if signal := parseSignal(string(buffer[:n])); signal != 0 {
+			_ = syscall.Kill(pid, signal)
 		}
 		p.mutex.Unlock()
 	}

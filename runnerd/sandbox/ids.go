@@ -43,22 +43,29 @@ func OpenAllocator(path string) (*Allocator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the id ranges in %s: %w", path, err)
 	}
+	if err := a.parse(r); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// parse reads what save wrote.
+func (a *Allocator) parse(r record.Record) error {
 	a.next = int(r.Uint("next"))
 	used := map[int]bool{}
 	for _, text := range r["range"] {
 		number, name, found := strings.Cut(text, " ")
 		n, err := strconv.Atoi(number)
 		if !found || name == "" || err != nil || n < 0 || n >= rangesMax || used[n] {
-			return nil, fmt.Errorf("the id ranges in %s are damaged at %.80q: end all containers and remove the file",
-				path, text)
+			return fmt.Errorf("the id ranges in %s are damaged at %.80q: end all containers and remove the file", a.path, text)
 		}
 		used[n] = true
 		a.taken[name] = n
 	}
 	if a.next < 0 || a.next >= rangesMax || len(a.taken) != len(r["range"]) {
-		return nil, fmt.Errorf("the id ranges in %s are damaged: end all containers and remove the file", path)
+		return fmt.Errorf("the id ranges in %s are damaged: end all containers and remove the file", a.path)
 	}
-	return a, nil
+	return nil
 }
 
 // Take gives the first id of the range of an instance, the same one each time until Return.
@@ -127,14 +134,18 @@ func (a *Allocator) Names() []string {
 }
 
 func (a *Allocator) save() error {
+	if err := record.Save(a.path, a.record()); err != nil {
+		return fmt.Errorf("write down the id ranges: %w", err)
+	}
+	return nil
+}
+
+func (a *Allocator) record() record.Record {
 	r := record.Record{}
 	r.SetUint("next", uint64(a.next))
 	r["range"] = []string{}
 	for name, n := range a.taken {
 		r.Add("range", strconv.Itoa(n)+" "+name)
 	}
-	if err := record.Save(a.path, r); err != nil {
-		return fmt.Errorf("write down the id ranges: %w", err)
-	}
-	return nil
+	return r
 }

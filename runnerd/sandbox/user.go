@@ -106,15 +106,20 @@ func idNumber(text string) (uint32, bool) {
 // groupsOf are the supplementary groups of a user.
 func groupsOf(open openFile, name string) []uint32 {
 	var list []uint32
-	findEntry(open, "/etc/group", 4, func(f []string) bool {
+	findEntry(open, "/etc/group", 4, collectGroups(&list, name))
+	return list
+}
+
+// collectGroups looks at every entry of a group file and fits none.
+func collectGroups(list *[]uint32, name string) func([]string) bool {
+	return func(f []string) bool {
 		for member := range strings.SplitSeq(f[3], ",") {
-			if gid, ok := idNumber(f[2]); ok && member == name && gid < IDCount && len(list) < groupsMax {
-				list = append(list, gid)
+			if gid, ok := idNumber(f[2]); ok && member == name && gid < IDCount && len(*list) < groupsMax {
+				*list = append(*list, gid)
 			}
 		}
 		return false
-	})
-	return list
+	}
 }
 
 // findEntry reads a file of lines with fields between colons; only a regular file is read.
@@ -127,6 +132,10 @@ func findEntry(open openFile, name string, fields int, fits func([]string) bool)
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
+	return scanEntries(file, fields, fits)
+}
+
+func scanEntries(file io.Reader, fields int, fits func([]string) bool) []string {
 	lines := bufio.NewScanner(io.LimitReader(file, accountsMax))
 	for lines.Scan() {
 		entry := strings.Split(lines.Text(), ":")

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -72,6 +73,8 @@ func (c *Config) record() record.Record {
 	return r
 }
 
+var errForm = errors.New("shim: configuration has values that are not understood")
+
 var errConfig = errors.New("shim: configuration lacks the directory or the arguments")
 
 func parseConfig(r record.Record) (*Config, error) {
@@ -105,6 +108,10 @@ func parseConfig(r record.Record) (*Config, error) {
 		if c.Sandbox, err = sandbox.ParseRecord(inner); err != nil {
 			return nil, err
 		}
+	}
+	// Numbers out of range, garbage and fields of another version: a shim carries out nothing but what it was told.
+	if !bytes.Equal(c.record().Encode(), r.Encode()) {
+		return nil, errForm
 	}
 	if c.extra < 0 || c.extra > extraMax {
 		return nil, errConfig

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -98,18 +99,26 @@ func fork(c *Config, binary *os.File) (launched procfs.Process, ready *os.File, 
 
 // readWord reads the one line that a shim says.
 func readWord(from *bufio.Reader) (procfs.Process, error) {
-	line, err := from.ReadString('\n')
-	if err != nil {
+	line, err := from.ReadSlice('\n')
+	if err != nil && !errors.Is(err, bufio.ErrBufferFull) { // of more than the buffer holds, the beginning is said
 		return procfs.Process{}, errors.New("the shim ended without a word")
 	}
-	line = strings.TrimSuffix(line, "\n")
-	fields := strings.Fields(line)
-	if len(fields) != 3 || fields[0] != "ok" {
-		return procfs.Process{}, errors.New(strings.TrimPrefix(line, "error "))
+	return parseWord(strings.TrimSuffix(string(line), "\n"))
+}
+
+// parseWord reads "ok PID TICKS"; everything else is why there is no workload.
+func parseWord(word string) (procfs.Process, error) {
+	var p procfs.Process
+	numbers, found := strings.CutPrefix(word, "ok ")
+	pid, ticks, both := strings.Cut(numbers, " ")
+	n, err1 := strconv.ParseUint(pid, 10, 31)
+	p.PID = int(n)
+	var err2 error
+	p.StartTicks, err2 = strconv.ParseUint(ticks, 10, 64)
+	if !found || !both || err1 != nil || err2 != nil || p.PID == 0 {
+		return procfs.Process{}, fmt.Errorf("%s", cmp.Or(strings.TrimPrefix(word, "error "), "the shim says nothing"))
 	}
-	pid, err1 := strconv.Atoi(fields[1])
-	ticks, err2 := strconv.ParseUint(fields[2], 10, 64)
-	return procfs.Process{PID: pid, StartTicks: ticks}, errors.Join(err1, err2)
+	return p, nil
 }
 
 // program is what is started as shim and stage: this binary, unless UseProgram said otherwise.

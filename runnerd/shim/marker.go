@@ -39,25 +39,37 @@ type Found struct {
 func FindAll(root string) []Found {
 	var list []Found
 	for _, marked := range procfs.FindMarked(ArgumentShim, markVariable) {
-		parts := strings.SplitN(marked.Value, ":", 3)
-		if len(parts) != 3 || filepath.Dir(parts[2]) != filepath.Clean(root) {
+		watched, directory, ok := parseMark(marked.Value)
+		if !ok || filepath.Dir(directory) != filepath.Clean(root) {
 			continue
 		}
-		if strings.HasPrefix(filepath.Base(parts[2]), markUnnamed) { // a spare, which ends with its runnerd
+		if strings.HasPrefix(filepath.Base(directory), markUnnamed) { // a spare, which ends with its runnerd
 			continue
 		}
 		if elsewhere(marked.Process.PID, filepath.Dir(filepath.Clean(root))) {
 			continue
 		}
-		found := Found{Shim: marked.Process, Workload: marked.Leader, Directory: parts[2]}
-		pid, err1 := strconv.Atoi(parts[0])
-		ticks, err2 := strconv.ParseUint(parts[1], 10, 64)
-		if watched := (procfs.Process{PID: pid, StartTicks: ticks}); err1 == nil && err2 == nil && pid > 0 && watched.Alive() {
+		found := Found{Shim: marked.Process, Workload: marked.Leader, Directory: directory}
+		if watched.Alive() {
 			found.Workload = watched
 		}
 		list = append(list, found)
 	}
 	return list
+}
+
+// parseMark reads PID:TICKS:DIRECTORY. The process is zero where there is none yet.
+func parseMark(value string) (watched procfs.Process, directory string, ok bool) {
+	parts := strings.SplitN(value, ":", 3)
+	if len(parts) != 3 {
+		return procfs.Process{}, "", false
+	}
+	pid, err1 := strconv.ParseUint(parts[0], 10, 31)
+	ticks, err2 := strconv.ParseUint(parts[1], 10, 64)
+	if err1 == nil && err2 == nil && pid > 0 {
+		watched = procfs.Process{PID: int(pid), StartTicks: ticks}
+	}
+	return watched, parts[2], true
 }
 
 // elsewhere reports whether a path means another directory to a process: it has mounts of its own, and is the shim

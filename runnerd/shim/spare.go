@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"colloid.net/ipc/passed"
 	"colloid.net/runnerd/procfs"
 	"colloid.net/runnerd/record"
 	"colloid.net/runnerd/sandbox"
@@ -298,13 +299,9 @@ func receiveConfig(conn *os.File) (*Config, []*os.File, error) {
 		return nil, nil, errors.New("stage: the shim ended first")
 	}
 	var files []*os.File
-	messages, err := unix.ParseSocketControlMessage(control[:length])
-	for i := range messages {
-		if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			for _, fd := range rights {
-				files = append(files, os.NewFile(uintptr(fd), "inherited"))
-			}
-		}
+	list, err := passed.Descriptors(control[:length])
+	for _, fd := range list {
+		files = append(files, os.NewFile(uintptr(fd), "inherited"))
 	}
 	if err != nil || flags&unix.MSG_CTRUNC != 0 || len(files) < 2 {
 		return nil, nil, errors.New("stage: the descriptors of the instance did not come")

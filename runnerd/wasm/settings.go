@@ -127,5 +127,8 @@ func readSettings(file io.ReaderAt) (*Settings, error) {
 	if err := json.Unmarshal(raw, s); err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}
-	return s, s.check()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }

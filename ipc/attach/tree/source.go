@@ -114,8 +114,16 @@ func (s *sender) link(header *tar.Header, name, as string) error {
 	return s.archive.WriteHeader(header)
 }
 
-// leadsOut reports whether a link, by the name it has in an archive, leads out of what the archive holds.
+// leadsOut reports whether a link, by the name it has in an archive, leads out of what the archive holds, or may: behind
+// another link, .. is not what it looks like.
 func leadsOut(as, target, top string) bool {
+	down := false
+	for part := range strings.SplitSeq(target, "/") {
+		if part == ".." && down {
+			return true
+		}
+		down = down || part != ".." && part != "." && part != ""
+	}
 	inside := path.Join(path.Dir(as), target)
 	return path.IsAbs(target) || !filepath.IsLocal(inside) || top != "" && !within(inside, top)
 }

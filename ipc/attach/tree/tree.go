@@ -86,10 +86,12 @@ type receiver struct {
 	modes  []directoryMode // for the end: of directories that would take no files with them
 	root   *os.Root
 	parent string
-	rename string   // of the first part of all names; "" = as they are
-	top    string   // that first part, which all entries share
-	into   *os.File // takes the content of the one file, instead of a name
-	result Result
+	rename string // of the first part of all names; "" = as they are
+	top    string // that first part, which all entries share
+	// checked is the directory of the last entry, which no link leads to.
+	checked string
+	into    *os.File // takes the content of the one file, instead of a name
+	result  Result
 }
 
 type directoryMode struct {
@@ -120,6 +122,25 @@ func (r *receiver) place(header *tar.Header) (string, error) {
 	return path.Join(r.parent, first), nil
 }
 
+// throughDirectories refuses what lies behind a link, one of the archive's own above all: it would come to be elsewhere
+// in root.
+func (r *receiver) throughDirectories(name string) error {
+	if r.into != nil || path.Dir(name) == r.checked {
+		return nil
+	}
+	for at := path.Dir(name); at != r.parent && at != "."; at = path.Dir(at) {
+		info, err := r.root.Lstat(at)
+		if err != nil {
+			return fmt.Errorf("%s: %w", at, bare(err))
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("%s is there and no directory", at)
+		}
+	}
+	r.checked = path.Dir(name) // directories stay
+	return nil
+}
+
 func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 	if r.result.Entries++; r.result.Entries > EntriesMax {
 		return fmt.Errorf("the archive has more than %d entries", EntriesMax)
@@ -131,6 +152,9 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 	}
 	name, err := r.place(header)
 	if err != nil {
+		return err
+	}
+	if err := r.throughDirectories(name); err != nil {
 		return err
 	}
 	mode := fs.FileMode(header.Mode) & fs.ModePerm
@@ -152,7 +176,7 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 		}
 		return err
 	case tar.TypeReg:
-		if header.Size < 0 || r.result.Bytes+header.Size > BytesMax {
+		if header.Size < 0 || header.Size > BytesMax-r.result.Bytes {
 			return fmt.Errorf("the archive holds more than %d GiB", BytesMax>>30)
 		}
 		r.result.Bytes += header.Size
@@ -166,8 +190,7 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 		}
 		return r.file(header, name, mode, content)
 	case tar.TypeSymlink:
-		inside := path.Join(path.Dir(strings.TrimSuffix(header.Name, "/")), header.Linkname)
-		if path.IsAbs(header.Linkname) || !filepath.IsLocal(inside) || r.top != "" && !within(inside, r.top) {
+		if leadsOut(strings.TrimSuffix(header.Name, "/"), header.Linkname, r.top) {
 			r.result.Skipped++
 			return nil
 		}

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,12 +132,15 @@ func TestHostileArchivesStayInside(t *testing.T) {
 		"absolute link":  {dir, link("d/l", "/tmp"), file("d/l/x")},
 		"link to link":   {dir, link("d/a", "."), link("d/b", "a/../.."), file("d/b/x")},
 		"link for dir":   {link("d", ".."), file("d/x")},
-		"hard link":      {dir, {Typeflag: tar.TypeLink, Name: "d/h", Linkname: "/etc/passwd"}},
-		"device":         {dir, {Typeflag: tar.TypeChar, Name: "d/null", Devmajor: 1, Devminor: 3}},
-		"pipe":           {dir, {Typeflag: tar.TypeFifo, Name: "d/p"}},
-		"file over dir":  {dir, file("d")},
-		"empty":          {},
-		"deep":           {file(strings.Repeat("d/", DepthMax+1) + "x")},
+		"through a link": {dir, link("d/a", "."), file("d/a/x")},
+		"links that go up behind each other": {dir, {Typeflag: tar.TypeDir, Name: "d/e/"}, {Typeflag: tar.TypeDir, Name: "d/e/f/"},
+			link("d/e/f/up", "../.."), link("d/out", "e/f/up/.."), file("d/out/x")},
+		"hard link":     {dir, {Typeflag: tar.TypeLink, Name: "d/h", Linkname: "/etc/passwd"}},
+		"device":        {dir, {Typeflag: tar.TypeChar, Name: "d/null", Devmajor: 1, Devminor: 3}},
+		"pipe":          {dir, {Typeflag: tar.TypeFifo, Name: "d/p"}},
+		"file over dir": {dir, file("d")},
+		"empty":         {},
+		"deep":          {file(strings.Repeat("d/", DepthMax+1) + "x")},
 	} {
 		base := t.TempDir()
 		inside := filepath.Join(base, "a", "b")
@@ -184,6 +188,19 @@ func TestHostileArchivesStayInside(t *testing.T) {
 	}
 	if info, _ := os.Lstat(filepath.Join(base, "in", "x")); info.Mode() != 0o777 {
 		t.Error(info.Mode())
+	}
+}
+
+// The sizes of files are added up without an overflow.
+func TestHostileSizesAreBounded(t *testing.T) {
+	huge := tar.Header{Typeflag: tar.TypeReg, Name: "d/huge", Size: math.MaxInt64} // with what came before less than nothing
+	var archive bytes.Buffer
+	archive.Write(bytes.TrimRight(hostile(t, tar.Header{Typeflag: tar.TypeDir, Name: "d/"}, tar.Header{Typeflag: tar.TypeReg, Name: "d/x"}), "\x00")) // without its end, and so padded again
+	archive.Write(make([]byte, -archive.Len()&511))
+	tar.NewWriter(&archive).WriteHeader(&huge)
+	result, err := Receive(&archive, open(t, t.TempDir()), "target")
+	if err == nil || !strings.Contains(err.Error(), "holds more than") || result.Bytes != 1 {
+		t.Errorf("a file of 2^63-1 bytes: %+v, %v", result, err)
 	}
 }
 

@@ -269,7 +269,12 @@ func (s *Store) layerSize(id string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseInt(string(text), 10, 64)
+	return parseSize(text)
+}
+
+func parseSize(text []byte) (int64, error) {
+	size, err := strconv.ParseUint(string(text), 10, 63)
+	return int64(size), err
 }
 
 // stageLayer unpacks one layer under another name, above those below, highest first. The caller removes what a failure

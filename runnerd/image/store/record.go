@@ -45,9 +45,29 @@ func (s *Store) load(digest manifest.Digest) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := new(record)
-	if err := json.Unmarshal(text, r); err != nil || len(r.Chain) == 0 {
+	r, err := parseRecord(text)
+	if err != nil {
 		return nil, fmt.Errorf("the record of image %s is damaged (%w): remove it with `colloid image rm`", digest, err)
+	}
+	return r, nil
+}
+
+// parseRecord reads what save wrote. The layers become names of directories, so they are nothing else.
+func parseRecord(text []byte) (*record, error) {
+	r := new(record)
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, err
+	}
+	if len(r.Chain) == 0 || len(r.Chain) > manifest.LayersMax {
+		return nil, fmt.Errorf("it has %d layers", len(r.Chain))
+	}
+	for _, id := range r.Chain {
+		if _, err := manifest.ParseHex(id); err != nil {
+			return nil, fmt.Errorf("layer %.80q: %w", id, err)
+		}
+	}
+	if r.Size < 0 {
+		return nil, fmt.Errorf("it has %d bytes", r.Size)
 	}
 	return r, nil
 }

@@ -83,10 +83,18 @@ func (r *roots) users() map[manifest.Digest]int {
 
 func (r *roots) describe(name string) (d rootDescription, err error) {
 	text, err := os.ReadFile(filepath.Join(r.directory, name, rootRecord))
-	if err == nil {
-		err = json.Unmarshal(text, &d)
+	if err != nil {
+		return d, err
 	}
-	return d, err
+	return parseRoot(text)
+}
+
+// parseRoot reads the record of a root.
+func parseRoot(text []byte) (d rootDescription, err error) {
+	if err := json.Unmarshal(text, &d); err != nil {
+		return rootDescription{}, fmt.Errorf("the record of a root is damaged: %w", err)
+	}
+	return d, nil
 }
 
 // Mount gives a writable root file system of an image to an instance: the path of its root directory.
@@ -157,8 +165,7 @@ func removeRoot(directory string) error {
 	if err := os.RemoveAll(directory); err != nil {
 		return err
 	}
-	var was rootDescription
-	if json.Unmarshal(text, &was) == nil && was.DiskMiB > 0 {
+	if was, err := parseRoot(text); err == nil && was.DiskMiB > 0 {
 		forgetProject(filepath.Dir(directory), was.IDs.Base)
 	}
 	return nil
@@ -189,7 +196,11 @@ func mountPoints(directory string) (points []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(text)) {
+	return parseMounts(string(text), directory), nil
+}
+
+func parseMounts(text, directory string) (points []string) {
+	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 {
 			continue
@@ -199,7 +210,7 @@ func mountPoints(directory string) (points []string, err error) {
 			points = append(points, point)
 		}
 	}
-	return points, nil
+	return points
 }
 
 // unescape undoes what the kernel does to blanks in paths.
