@@ -81,12 +81,17 @@ demo-ten: build ## the demo ten times in a row, as it is run by this user
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for T each (default 60s)
-	@set -e; for package in $$($(GO) list $(PACKAGES)); do \
-		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	@set -e; mkdir -p bin; cache=$$($(GO) env GOCACHE)/fuzz; \
+	$(GO) list -f '{{.ImportPath}} {{.Dir}}' $(PACKAGES) | while read -r package directory; do \
+		targets=$$(cd $$directory && sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(f \*testing.F).*/\1/p' *_test.go 2>/dev/null) || true; \
+		test -n "$$targets" || continue; \
+		$(GO) test -c -fuzz=Fuzz -o bin/fuzz.test $$package < /dev/null; \
+		for target in $$targets; do \
 			echo "fuzz $$package $$target for $(T)"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) $$package; \
+			(cd $$directory && $(CURDIR)/bin/fuzz.test -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(T) \
+				-test.fuzzcachedir $$cache/$$package < /dev/null); \
 		done; \
-	done
+	done; rm -f bin/fuzz.test
 
 .PHONY: lint
 lint: ## gofmt, vet for amd64 and arm64, house rules

@@ -101,7 +101,9 @@ func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, erro
 	}
 	j.config.Extra = []*os.File{wasm.ExtraSettings: file, wasm.ExtraModule: module, wasm.ExtraListener: listener}
 	j.config.Arguments = []string{"runnerd", wasm.Argument}
-	j.config.Environment = []string{"GOMAXPROCS=1", "GOGC=50", "GOTRACEBACK=none",
+	// With one processor of the runtime, what waits in the kernel for an invocation had it taken away after 20 us and had
+	// to wait for it afterwards, as a rule; a second one makes a short call faster by 10 to 30 us.
+	j.config.Environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOTRACEBACK=none",
 		fmt.Sprintf("GOMEMLIMIT=%dMiB", wasmEngineMiB*3/4)}
 	j.limits.MemoryMiB = policy.WasmMemoryMiB(j.spec) + wasmEngineMiB
 	worker := b.worker

@@ -71,7 +71,7 @@ func TestF142_ChannelsWorkInTheSandbox(t *testing.T) {
 	if !ended {
 		t.Fatal("the channel of a connection that was replaced goes on")
 	}
-	for n := range invoke.ChannelsMax { // a thread of the worker for each
+	for n := range invoke.WorkerChannelsMax { // a thread of the worker for each
 		channel = second.channel()
 		result, err := callChannel(t, channel, &invoke.Invocation{ID: 1, Function: "calls"})
 		if err != nil || string(result.Output) != fmt.Sprint(101+n) {

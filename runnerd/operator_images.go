@@ -122,6 +122,11 @@ func (o *operators) remove(ctx context.Context, what string) error {
 	}
 	switch len(found) {
 	case 0:
+		if digest, err := manifest.ParseHex(digits); err == nil && canSwitchUser() { // one with a damaged record is in no list
+			if err := o.supervisor.images.Remove(ctx, digest); !errors.Is(err, image.ErrAbsent) {
+				return err
+			}
+		}
 		return fmt.Errorf("there is no image %.200q here: see `colloid image ls`", what)
 	case 1:
 		if len(names) > 0 && len(names) < len(found[0].References) {

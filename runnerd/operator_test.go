@@ -149,6 +149,21 @@ func (h *operatorHost) loadArchive(t *testing.T) {
 		t.Errorf("%+v, loaded %+v", r, loaded)
 	}
 	h.refused(operator.OperationLoad, "", "carries no file")
+	// One with a damaged record is in no list, and can be removed as the error about it says.
+	record := filepath.Join(h.directory, "images", "images", strings.TrimPrefix(loaded.Digest, "sha256:"))
+	whole, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(record, []byte("{"), 0o600)
+	if replies, err = h.do(operator.OperationList, "", nil); err != nil || len(images(replies)) != 0 {
+		t.Errorf("%+v, %v", replies, err)
+	}
+	if _, err := h.do(operator.OperationRemove, loaded.Digest, nil); err != nil {
+		t.Error(err)
+	}
+	h.refused(operator.OperationRemove, loaded.Digest, "there is no image")
+	os.WriteFile(record, whole, 0o600)
 	if replies, err = h.do(operator.OperationPrune, "", nil); err != nil || len(images(replies)) != 1 {
 		t.Errorf("%+v, %v", replies, err)
 	}

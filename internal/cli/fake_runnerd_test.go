@@ -50,6 +50,19 @@ func newFakeRunnerd(t *testing.T, directory string) *fakeRunnerd {
 	return d
 }
 
+// locked looks at its fields, or changes them, while it answers nobody.
+func (d *fakeRunnerd) locked(f func()) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	f()
+}
+
+// asked is how many requests have come.
+func (d *fakeRunnerd) asked() (count int) {
+	d.locked(func() { count = len(d.requests) })
+	return count
+}
+
 func (d *fakeRunnerd) digest(reference string) [32]byte {
 	return sha256.Sum256([]byte(d.generation + reference))
 }
@@ -111,7 +124,7 @@ func TestF84_ImagesAreShownWithAllTheirNames(t *testing.T) {
 	if err := os.WriteFile(file, []byte("archive"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.runnerd.references = []string{"localhost/app:4", "localhost/app:3"}
+	d.runnerd.locked(func() { d.runnerd.references = []string{"localhost/app:4", "localhost/app:3"} })
 	digest := fmt.Sprintf("sha256:%x", d.runnerd.digest(""))
 	loaded := "localhost/app:4@" + digest + "\nlocalhost/app:3@" + digest + "\n"
 	d.run("", "image", "load", file).expect(t, ExitOK, loaded)
@@ -122,13 +135,13 @@ func TestF84_ImagesAreShownWithAllTheirNames(t *testing.T) {
 	if r := d.run("", "image", "prune"); !strings.Contains(r.output, "removed localhost/app:4, localhost/app:3 (") {
 		t.Errorf("%s", r.output)
 	}
-	d.runnerd.refuse, d.runnerd.some = "image 2 of 2: no space", true
+	d.runnerd.locked(func() { d.runnerd.refuse, d.runnerd.some = "image 2 of 2: no space", true })
 	r := d.run("", "image", "load", file)
 	r.expectError(t, ExitError, "colloid: "+file+": image 2 of 2: no space")
 	if r.output != loaded {
 		t.Errorf("of those that are there it says: %s", r.output)
 	}
-	d.runnerd.refuse, d.runnerd.some, d.runnerd.usage = "it is no reference", false, true
+	d.runnerd.locked(func() { d.runnerd.refuse, d.runnerd.some, d.runnerd.usage = "it is no reference", false, true })
 	d.run("", "image", "pull", "UPPER").expectError(t, ExitUsage, "no reference")
 	d.run("", "image", "rm", "").expectError(t, ExitUsage, "argument 1 is empty")
 	d.run(web2, "apply", "-f", "-").expectError(t, ExitUsage, "no reference", "nothing was written")
@@ -145,22 +158,22 @@ func TestF84_ApplyPinsATag(t *testing.T) {
 		t.Errorf("stored %x, arch %q", held.ImageDigest, held.Architecture)
 	}
 	d.run(web2, "apply", "-f", "-").expect(t, ExitOK, "spread.web unchanged\n")
-	d.runnerd.generation = "later"
+	d.runnerd.locked(func() { d.runnerd.generation = "later" })
 	d.run(web2, "apply", "-f", "-").expect(t, ExitOK, "spread.web updated\n")
 	if held := d.held("spread.web"); held.ImageDigest != d.runnerd.digest("example.org/web:1") {
 		t.Error("the tag moved and the digest did not")
 	}
-	before := len(d.runnerd.requests)
+	before := d.runnerd.asked()
 	pinned := fmt.Sprintf("spread web {\n image example.org/web:1@sha256:%x\n replicas 2\n}\n", digest)
 	d.run(pinned, "apply", "-f", "-").expect(t, ExitOK, "spread.web updated\n")
-	if len(d.runnerd.requests) != before {
+	if d.runnerd.asked() != before {
 		t.Error("an image with a digest was resolved")
 	}
 }
 
 func TestF84_ATagThatCannotBeResolvedWritesNothing(t *testing.T) {
 	d := newFake(t)
-	d.runnerd.refuse = "example.org cannot be reached: no route"
+	d.runnerd.locked(func() { d.runnerd.refuse = "example.org cannot be reached: no route" })
 	r := d.run(web2+api1, "apply", "-f", "-")
 	r.expectError(t, ExitError, "spread.web", "spread.api", "no route", "image example.org/web:1@sha256:...", "nothing was written")
 	if len(d.keys) != 0 || d.writes != 0 {
@@ -175,14 +188,14 @@ func TestF84_ATagThatCannotBeResolvedWritesNothing(t *testing.T) {
 // TestF77_ApplyRecordsTheOnlyArchitecture holds that an image for one architecture goes to cells of that.
 func TestF77_ApplyRecordsTheOnlyArchitecture(t *testing.T) {
 	d := newFake(t)
-	d.runnerd.architectures = []string{"arm64", "s390x"}
+	d.runnerd.locked(func() { d.runnerd.architectures = []string{"arm64", "s390x"} })
 	d.run(web2, "apply", "-f", "-").expectError(t, ExitOK, "for arm64 only")
 	if held := d.held("spread.web"); held.Architecture != "arm64" {
 		t.Errorf("arch %q", held.Architecture)
 	}
 	d.run("spread web {\n image a.org/b\n arch amd64\n}\n", "apply", "-f", "-").
 		expectError(t, ExitError, `exists for ["arm64" "s390x"]`, "arch amd64")
-	d.runnerd.architectures = []string{"riscv64"}
+	d.runnerd.locked(func() { d.runnerd.architectures = []string{"riscv64"} })
 	d.run(web2, "apply", "-f", "-").expectError(t, ExitError, "riscv64", "amd64 or arm64")
 }
 
@@ -195,8 +208,10 @@ func TestImageCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := d.run("", "image", "load", file)
-	if r.exit != ExitOK || d.runnerd.loaded != "an archive" || !strings.HasPrefix(r.output, "(no name)@sha256:") {
-		t.Errorf("%+v, runnerd read %q", r, d.runnerd.loaded)
+	loaded := ""
+	d.runnerd.locked(func() { loaded = d.runnerd.loaded })
+	if r.exit != ExitOK || loaded != "an archive" || !strings.HasPrefix(r.output, "(no name)@sha256:") {
+		t.Errorf("%+v, runnerd read %q", r, loaded)
 	}
 	r = d.run("", "image", "ls")
 	if r.exit != ExitOK || !strings.Contains(r.output, "IMAGE") || !strings.Contains(r.output, "2023-11-14") {
@@ -210,7 +225,7 @@ func TestImageCommands(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	d.run("", "image", "load", filepath.Dir(file)).expectError(t, ExitUsage, "no regular file")
-	d.runnerd.refuse = "bad\x1b[2J"
+	d.runnerd.locked(func() { d.runnerd.refuse = "bad\x1b[2J" })
 	r = d.run("", "image", "pull", "x")
 	r.expectError(t, ExitError, "bad?[2J")
 }

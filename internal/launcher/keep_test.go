@@ -13,9 +13,9 @@ import (
 
 func within(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }
@@ -33,16 +33,62 @@ func TestDeletedDirectoriesAreMadeAgain(t *testing.T) {
 		}
 		return true
 	}
-	within(t, "everything is there", complete)
+	// Before the first start all is made once, and what is deleted meanwhile is an error.
+	within(t, "both programs run", func() bool { return len(events(r.directory)) >= 2 })
 	for _, place := range append(places, "") {
 		_ = os.RemoveAll(filepath.Join(root, place)) // it may be filled again meanwhile
 		within(t, "again after "+place, complete)
-		if _, err := lockDirectory(root); !errors.Is(err, errBusy) {
-			t.Errorf("after the loss of %q a second launcher could start: %v", place, err)
-		}
+		within(t, "no second launcher can start after the loss of "+place, func() bool { return locked(root) })
 	}
 	if err := r.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+func locked(root string) bool {
+	lock, err := lockDirectory(root)
+	if err == nil {
+		lock.Close()
+	}
+	return errors.Is(err, errBusy)
+}
+
+// Whoever holds the lock for a moment when it is made again does not keep the launcher from it for good, and what could not
+// be made is tried again although it is there by now.
+func TestWhatCouldNotBeMadeAgainIsTriedAgain(t *testing.T) {
+	l := &launcher{options: testOptions(t.TempDir(), "meshd", "runnerd")}
+	if err := l.takeDirectory(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { l.lock.Close() }()
+	root := l.options.Directory
+	if err := os.Remove(filepath.Join(root, lockName)); err != nil {
+		t.Fatal(err)
+	}
+	other, err := lockDirectory(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.keepDirectories()
+	if !strings.Contains(l.trouble, "cannot be made again") {
+		t.Errorf("said %q", l.trouble)
+	}
+	other.Close()
+	l.keepDirectories()
+	if !locked(root) || strings.Contains(l.trouble, "cannot") {
+		t.Errorf("a second launcher could start; said %q", l.trouble)
+	}
+	place := ProgramDirectory(root, "meshd")
+	os.Remove(place)
+	os.WriteFile(place, nil, 0o600) // what fails
+	l.unfinished = place
+	l.keepDirectories()
+	os.Remove(place)
+	os.Mkdir(place, 0o700)
+	os.Chmod(place, 0) // what was begun
+	l.keepDirectories()
+	if info, err := os.Lstat(place); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("left as it was: %v, %v", info, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,8 @@ type launcher struct {
 	exits   chan exit
 	lock    *os.File
 	trouble string // with the directories, as it was said last
+	// unfinished is what could not be made again at the last attempt.
+	unfinished string
 }
 
 // Run starts everything and returns when ctx is done and the children have been stopped, when the
@@ -110,38 +113,58 @@ func (l *launcher) takeDirectory() error {
 // their files again, but below a root that is not theirs they cannot make a directory.
 const directoryCheck = 3 * time.Second
 
-// keepDirectories makes again what somebody has deleted.
+// keepDirectories makes again what somebody has deleted, until that has worked.
 func (l *launcher) keepDirectories() {
-	o := &l.options
-	missing := ""
-	places := []string{filepath.Join(o.Directory, lockName), o.RunDirectory, ProgramDirectory(o.Directory, o.Meshd.Name)}
-	for _, h := range o.Helpers {
-		places = append(places, ProgramDirectory(o.Directory, h.Name))
-	}
-	for _, place := range places {
-		if _, err := os.Lstat(place); errors.Is(err, os.ErrNotExist) {
-			missing = place
-			break
-		}
-	}
+	missing := cmp.Or(l.missingPlace(), l.unfinished)
 	if missing == "" {
 		l.trouble = ""
 		return
 	}
 	var err error
-	if missing == places[0] {
+	if l.lostLock() {
 		err = l.takeDirectory()
 	} else {
-		err = o.prepareDirectories()
+		err = l.options.prepareDirectories()
 	}
 	text := missing + " was deleted while the cell runs and is made again"
+	l.unfinished = ""
 	if err != nil {
 		text = fmt.Sprintf("%s was deleted while the cell runs and cannot be made again: %v", missing, err)
+		l.unfinished = missing
 	}
 	if text != l.trouble {
 		l.options.Log.Print(text)
 	}
 	l.trouble = text
+}
+
+// missingPlace is the first of the directories and the lock that is not there, "" if all are.
+func (l *launcher) missingPlace() string {
+	o := &l.options
+	if l.lostLock() {
+		return filepath.Join(o.Directory, lockName)
+	}
+	places := []string{o.RunDirectory, ProgramDirectory(o.Directory, o.Meshd.Name)}
+	for _, h := range o.Helpers {
+		places = append(places, ProgramDirectory(o.Directory, h.Name))
+	}
+	for _, place := range places {
+		if _, err := os.Lstat(place); errors.Is(err, os.ErrNotExist) {
+			return place
+		}
+	}
+	return ""
+}
+
+// lostLock reports whether the file under the name of the lock is none or another one: then the lock that is held keeps
+// nobody out.
+func (l *launcher) lostLock() bool {
+	held, err := l.lock.Stat()
+	if err != nil {
+		return true
+	}
+	there, err := os.Lstat(filepath.Join(l.options.Directory, lockName))
+	return errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(held, there)
 }
 
 func (o *Options) complete() error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type Channel struct {
 	patience time.Duration // for receiving, 0 = for ever
 	// interrupted: the kernel has a shorter patience, what a signal left of it.
 	interrupted bool
+	yielded     time.Time // when Receive last left the processor to others
 
 	mutex  sync.Mutex // guards closed
 	closed bool
@@ -122,11 +124,21 @@ func (c *Channel) SendRaw(frame []byte) error {
 	}
 }
 
+// yieldInterval is how often Receive leaves the processor to others. A goroutine that does nothing but system calls
+// for 10 ms looks to Go's scheduler like one that computes: it takes the processor away from each of its calls then,
+// and wakes a thread every 20 microseconds to see to that.
+const yieldInterval = 5 * time.Millisecond
+
 // Receive waits for the next frame and parses it; what it returns points into buffer, which has room for
 // FrameMax+1 bytes. io.EOF: the other end has gone; os.ErrDeadlineExceeded: the patience is over. Descriptors that
 // came with it find no room and are dropped by the kernel.
 func (c *Channel) Receive(buffer []byte) (any, error) {
-	until := time.Now().Add(c.patience)
+	now := time.Now()
+	until := now.Add(c.patience)
+	if now.Sub(c.yielded) >= yieldInterval {
+		c.yielded = now
+		runtime.Gosched()
+	}
 	for {
 		n, err := unix.Read(c.fd, buffer[:FrameMax+1])
 		switch {

@@ -17,7 +17,8 @@
 // A Channel is a way for invocations of one client straight to a worker, without meshd in between: ChannelOpen
 // brings the worker its end, a descriptor, and ChannelEnd says that it is over. On it only Invocations and
 // Results travel. meshd makes it for a client that may invoke anything, and ends it (EndChannel) with that
-// client's connection, with the instance, and with its own connection to the worker.
+// client's connection, with the instance, and with its own connection to the worker. For clients that invoke again and
+// again through it, meshd has one of its own.
 //
 // A stream belongs to the connection over which it was opened: meshd ends it when that ends, and a worker with
 // a new connection forgets it. Data is asked for, never pushed, so who does not read holds the other end back.
@@ -51,9 +52,10 @@ const (
 	InvocationsMax = 64
 	RequestsMax    = 16
 
-	// ChannelsMax is how many channels one worker has at most. Each has one invocation under way, and what its
-	// socket holds waiting.
-	ChannelsMax = 16
+	// ChannelsMax is how many channels of clients one worker has at most. Each has one invocation under way, and what
+	// its socket holds waiting. WorkerChannelsMax is what it takes in all: meshd may have one of its own.
+	ChannelsMax       = 16
+	WorkerChannelsMax = ChannelsMax + 1
 
 	// WritesPerSecond and KeysMax bound what one workload writes on one cell, and owns (F19).
 	WritesPerSecond = 10

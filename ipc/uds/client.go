@@ -56,21 +56,39 @@ type Client struct {
 	Timeout time.Duration
 
 	mutex      sync.Mutex // guards what follows
-	connection net.Conn
+	connection connection
 	input      *bufio.Reader // of incoming
 	incoming   incoming
 	broken     error
 }
 
-// Dial connects to the daemon's socket.
+// connection is what a Client needs of one. During a command one goroutine uses it; Close ends that.
+type connection interface {
+	io.ReadWriteCloser
+	SetDeadline(time.Time) error
+}
+
+// Dial connects to the daemon's socket. During a command of the client a thread of the program waits in the kernel.
 func Dial(path string) (*Client, error) {
+	polled, err := dial(path)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := newBlocking(polled)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the connection to %s: %w", path, err)
+	}
+	return newClient(blocks), nil
+}
+
+func dial(path string) (*net.UnixConn, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
 	connection, err := net.DialTimeout("unix", path, 5*time.Second)
 	switch {
 	case err == nil:
-		return newClient(connection), nil
+		return connection.(*net.UnixConn), nil
 	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("%w for %s: run as root or join group %s "+
 			"(`usermod -aG %s USER`), for changes %s too", os.ErrPermission, path, GroupRead, GroupRead, GroupWrite)
@@ -84,7 +102,7 @@ func Dial(path string) (*Client, error) {
 	return nil, fmt.Errorf("cannot connect to %s: %w", path, err)
 }
 
-func newClient(connection net.Conn) *Client {
+func newClient(connection connection) *Client {
 	c := &Client{connection: connection, incoming: incoming{connection: connection}}
 	c.input = bufio.NewReader(&c.incoming)
 	return c

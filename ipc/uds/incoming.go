@@ -2,7 +2,6 @@ package uds
 
 import (
 	"io"
-	"net"
 	"os"
 
 	"colloid.net/ipc/passed"
@@ -11,7 +10,7 @@ import (
 // incoming reads a connection. While a descriptor is wanted it takes one that comes along; else none has room, and
 // the kernel drops it.
 type incoming struct {
-	connection net.Conn
+	connection io.Reader
 	wanted     bool
 	file       *os.File // that came while one was wanted
 }
@@ -20,17 +19,14 @@ var _ io.Reader = (*incoming)(nil)
 
 // Read implements io.Reader.
 func (i *incoming) Read(p []byte) (int, error) {
-	socket, is := i.connection.(*net.UnixConn)
+	socket, is := i.connection.(*blocking)
 	if !i.wanted || !is {
 		return i.connection.Read(p)
 	}
 	var control [64]byte // room for some more than the one that is allowed
-	n, length, _, _, err := socket.ReadMsgUnix(p, control[:])
+	n, length, err := socket.readMessage(p, control[:])
 	if length > 0 {
 		i.keep(control[:length])
-	}
-	if err == nil && n == 0 && len(p) > 0 {
-		err = io.EOF
 	}
 	return n, err
 }

@@ -151,11 +151,11 @@ type StreamConnection struct {
 
 // DialStreams connects to the daemon's socket for streams.
 func DialStreams(path string) (*StreamConnection, error) {
-	client, err := Dial(path)
+	connection, err := dial(path)
 	if err != nil {
 		return nil, err
 	}
-	return &StreamConnection{connection: client.connection}, nil
+	return &StreamConnection{connection: connection}, nil
 }
 
 // Open asks for a stream; Next tells what becomes of it. Handles are the caller's to choose, each once.

@@ -64,12 +64,16 @@ func (c *Cell) SetJoining(text string, failed, final bool) {
 	}
 }
 
-func (c *Cell) hello() uds.HelloReply {
+// Hello is what the cell answers to HELLO. It changes with Phase and Joining only.
+func (c *Cell) Hello() uds.HelloReply {
 	return uds.HelloReply{
 		Protocol: uds.ProtocolVersion, Cell: c.config.Self.String(), Version: c.config.Software,
 		State: c.phase.String(), Joining: c.joiningText,
 	}
 }
+
+// Joining says what keeps the cell from joining, "" if nothing does.
+func (c *Cell) Joining() string { return c.joiningText }
 
 // alarmBook holds what an operator should know. Its size is bounded by the number of names above.
 type alarmBook struct{ raised map[string]uds.Alarm }

@@ -26,7 +26,7 @@ func (c *Cell) Command(now clock.Instant, request Request, reply func(Response))
 func (c *Cell) command(request Request, reply func(Response)) {
 	switch request.Code {
 	case uds.CodeHello:
-		reply(document(c.hello()))
+		reply(document(c.Hello()))
 	case uds.CodeStatus:
 		reply(c.statusReply(request.Payload))
 	case uds.CodeGet:

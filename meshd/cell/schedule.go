@@ -1,7 +1,9 @@
 package cell
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -189,23 +191,35 @@ func (c *Cell) SaveState(now clock.Instant) {
 	c.drain()
 }
 
-// savePeers remembers up to 64 contacts, those heard most recently first.
+// savePeers remembers up to 64 contacts: those in service before the dead, and of more than fit those heard most
+// recently (F4).
 func (c *Cell) savePeers() {
 	c.persist.peersDirty = false
-	contacts := make([]wire.Contact, 0, peersMax)
-	add := func(dead bool) {
-		c.members.Each(func(m *member) bool {
-			if m.Address.IsValid() && (m.Life == state.Dead) == dead {
-				contacts = append(contacts, wire.Contact{
-					ID: m.ID, Address: m.Address, Reach: wire.ReachUnknown, Flags: uint8(m.Flags),
-				})
-			}
-			return len(contacts) < peersMax
-		})
+	var kept []*member
+	c.members.Each(func(m *member) bool {
+		if m.Address.IsValid() {
+			kept = append(kept, m)
+		}
+		return true
+	})
+	dead := func(m *member) int {
+		if m.Life == state.Dead {
+			return 1
+		}
+		return 0
 	}
-	add(false)
-	if len(contacts) < peersMax {
-		add(true)
+	if len(kept) > peersMax {
+		slices.SortFunc(kept, func(a, b *member) int {
+			return cmp.Or(dead(a)-dead(b), cmp.Compare(b.Heard, a.Heard), cmp.Compare(a.ID, b.ID))
+		})
+		kept = kept[:peersMax]
+	}
+	slices.SortFunc(kept, func(a, b *member) int { return cmp.Or(dead(a)-dead(b), cmp.Compare(a.ID, b.ID)) })
+	contacts := make([]wire.Contact, 0, len(kept))
+	for _, m := range kept {
+		contacts = append(contacts, wire.Contact{
+			ID: m.ID, Address: m.Address, Reach: wire.ReachUnknown, Flags: uint8(m.Flags),
+		})
 	}
 	c.config.Storage.SavePeers(c.nextTicket(), contacts)
 	if len(contacts) > 0 && !c.cluster.Joined {

@@ -114,6 +114,7 @@ func TestF136_ReadersStreamsAreBounded(t *testing.T) {
 // Whoever is refused hears why, however many come at once and whatever they have sent meanwhile.
 func TestF136_RefusalsArriveWhole(t *testing.T) {
 	path, _ := serve(t, func(o *Options) {
+		o.requestTimeout = time.Minute // on a slow machine a client that has not asked yet must not be taken for idle
 		o.OpenStream = func(_ uds.StreamOpen, _ uint32, sink Sink) Handle {
 			sink.Opened()
 			return &loop{sink: sink, canceled: make(chan struct{})}
@@ -121,7 +122,7 @@ func TestF136_RefusalsArriveWhole(t *testing.T) {
 	})
 	const clients = uds.ClientsMax + 60
 	var group sync.WaitGroup
-	var opened, refused atomic.Int32
+	var opened, refused, heard atomic.Int32
 	hold := make(chan struct{})
 	for range clients {
 		group.Go(func() {
@@ -146,7 +147,7 @@ func TestF136_RefusalsArriveWhole(t *testing.T) {
 			default:
 				t.Errorf("write: %v, read: %+v, %v", err, event, nextErr)
 			}
-			if opened.Load()+refused.Load() == clients {
+			if heard.Add(1) == clients {
 				close(hold)
 			}
 			select {

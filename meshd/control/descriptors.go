@@ -44,6 +44,8 @@ func (c *client) replyWithFile(response Response) bool {
 
 // enterFile enters a descriptor that ends with the connection, or says why not.
 func (c *client) enterFile(entry *passed) string {
+	c.server.mutex.Lock() // until it is entered: others ask at the same time
+	defer c.server.mutex.Unlock()
 	if reason := c.server.streamsFull(c, 0); reason != "" {
 		return reason
 	}

@@ -255,6 +255,8 @@ func (s *sink) refuse(errno uint16, text string) {
 
 // streamRoom enters a stream into the client's table, or says why not.
 func (c *client) streamRoom(s *sink) string {
+	c.server.mutex.Lock() // until it is entered: others ask at the same time
+	defer c.server.mutex.Unlock()
 	if reason := c.server.streamsFull(c, s.cell); reason != "" {
 		return reason
 	}
@@ -294,10 +296,8 @@ func (c *client) streamsTo(cell uint64) (all, there, stays int) {
 	return len(c.streams.open), there, c.streamCountLocked()
 }
 
-// streamsFull says why a client cannot have another stream to a cell, "" if it can.
+// streamsFull says why a client cannot have another stream to a cell, "" if it can. The caller holds the server's lock.
 func (s *Server) streamsFull(c *client, cell uint64) string {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
 	all, readers, same := 0, 0, 0 // clients
 	streams, there := 0, 0        // of readers
 	for other := range s.clients {

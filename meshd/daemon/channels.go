@@ -112,6 +112,10 @@ func (w *workers) shutChannel(c *channel) {
 
 // channelEnded takes a worker's word that a channel is over. The caller holds the lock.
 func (w *workers) channelEnded(to *worker, ended *invoke.ChannelEnd) {
+	if s := to.shortcut; s != nil && s.id == ended.ID {
+		w.cutShort(s)
+		return
+	}
 	c := to.channels[ended.ID]
 	if c == nil {
 		return

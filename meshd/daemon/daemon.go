@@ -82,6 +82,7 @@ type Daemon struct {
 	attachments attachments
 	blobs       blobPulls
 	names       nameService
+	greeting    greeting
 	log         *logger
 	failure     atomic.Pointer[error]
 	// Where other cells reach this one; see watchAddresses.
@@ -319,6 +320,10 @@ func (d *Daemon) stored(ticket uint64, err error) {
 // handle carries one request of the command socket to the cell and waits for its answer.
 func (d *Daemon) handle(ctx context.Context, request control.Request) control.Response {
 	switch request.Code {
+	case uds.CodeHello:
+		if response, known := d.answerHello(); known {
+			return response
+		}
 	case uds.CodeWasmInvoke:
 		return d.workers.invoke(ctx, request.Payload)
 	case uds.CodeWasmChannel:
@@ -336,7 +341,10 @@ func (d *Daemon) handle(ctx context.Context, request control.Request) control.Re
 		translated.JoinKey = &key
 	}
 	d.inbox.post(func() {
-		d.cell.Command(d.reactor.Now(), translated, func(r cell.Response) { answer <- r })
+		d.cell.Command(d.reactor.Now(), translated, func(r cell.Response) {
+			d.greet()
+			answer <- r
+		})
 	})
 	select {
 	case r := <-answer:
@@ -384,7 +392,10 @@ func (h *handler) Deadline() clock.Instant {
 	if !h.started {
 		return 0
 	}
-	return h.cell.Deadline()
+	deadline := h.cell.Deadline()
+	(*Daemon)(h).greet()
+	h.greeting.due.Store(int64(deadline))
+	return deadline
 }
 
 // SendFailed hears of datagrams that the kernel refused to send. Only one reason says something lasting:

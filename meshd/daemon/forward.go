@@ -281,7 +281,7 @@ func (f *forwarded) Readable(s *stream.Stream) {
 // run has the invocation done, on a goroutine of its own: at most forwardsMax of them, each as long as
 // workers.call allows.
 func (f *forwarded) run(ctx context.Context, name string, call *invoke.Invocation) {
-	result, why := f.workers.call(ctx, name, call)
+	result, why := f.workers.call(ctx, name, call, false)
 	var reply []byte
 	switch {
 	case why == absenceMissing:

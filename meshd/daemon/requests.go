@@ -64,7 +64,7 @@ func (w *workers) invoke(ctx context.Context, payload []byte) control.Response {
 		return refuse(uds.ErrorInvalid, "malformed invoke request")
 	}
 	name = bareName(name)
-	result, why := w.call(ctx, name, call)
+	result, why := w.call(ctx, name, call, true)
 	if why != absenceNone {
 		return w.elsewhere(ctx, name, call, why)
 	}

@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -23,8 +21,6 @@ const (
 	attachRetry = time.Second
 	// attachPatience is how long an asked-for connection may take before it is asked for again.
 	attachPatience = 5 * time.Second
-	// guardInterval is how often invocations are looked at that may have waited too long.
-	guardInterval = time.Second
 )
 
 // workers is the registry of this cell's Wasm workers: the connections over which invocations go to them
@@ -46,6 +42,7 @@ type workers struct {
 	accounts   map[string]*account // by workload
 	guarded    bool                // expire will run
 	channels   int                 // of all workers
+	shortcuts  int                 // of all workers
 }
 
 // waiter is who waits for a result, and until when.
@@ -72,8 +69,12 @@ type worker struct {
 	pending  map[uint64]waiter
 	channels map[uint64]*channel
 	ended    endedChannels
-	requests int               // under way
-	seen     map[string][]byte // what the last read of each key saw (F148)
+	// shortcut is a channel of meshd's own, nil = there is none; when one last failed, and the last invocation came.
+	shortcut       *shortcut
+	shortcutFailed time.Time
+	called         time.Time
+	requests       int               // under way
+	seen           map[string][]byte // what the last read of each key saw (F148)
 
 	streams map[uint16]*moduleStream // of the reactor's goroutine, not under the lock
 }
@@ -148,6 +149,9 @@ func (w *workers) disconnect(old *worker) *invoke.Conn {
 	for id, c := range old.channels {
 		delete(old.channels, id)
 		w.shutChannel(c)
+	}
+	if old.shortcut != nil {
+		w.cutShort(old.shortcut)
 	}
 	return conn
 }
@@ -305,126 +309,6 @@ func (w *workers) take(to *worker, conn *invoke.Conn, body any) bool {
 		return true
 	}
 	return false
-}
-
-// absence is why no worker of this cell took an invocation.
-type absence uint8
-
-const (
-	absenceNone     absence = iota // one did
-	absenceMissing                 // there is no instance that runs
-	absenceStarting                // there is one that is not connected yet
-	absenceBusy                    // all have as much to do as they take
-)
-
-// refusal is the sentence for an absence that passes, "" for absenceMissing.
-func (a absence) refusal(name, where string) string {
-	switch a {
-	case absenceStarting:
-		return fmt.Sprintf("the instance of %s on %s is starting: try again", name, where)
-	case absenceBusy:
-		return fmt.Sprintf("the instance of %s on %s has %d invocations to do already: try again", name, where,
-			invoke.InvocationsMax)
-	}
-	return ""
-}
-
-// choose picks a connected worker of a workload and enters the invocation in it.
-func (w *workers) choose(name string, v *invoke.Invocation) (conn *invoke.Conn, from *worker,
-	result chan *invoke.Result, why absence,
-) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	why = absenceMissing
-	var best *worker
-	for _, candidate := range w.byInstance {
-		if candidate.name != name {
-			continue
-		}
-		switch {
-		case !candidate.connected:
-			why = max(why, absenceStarting)
-		case len(candidate.pending) >= invoke.InvocationsMax:
-			why = absenceBusy
-		case best == nil || len(candidate.pending) < len(best.pending) ||
-			len(candidate.pending) == len(best.pending) && candidate.id.Slot < best.id.Slot:
-			best = candidate
-		}
-	}
-	if best == nil {
-		return nil, nil, nil, why
-	}
-	best.nextID++
-	v.ID = best.nextID
-	result = make(chan *invoke.Result, 1)
-	best.pending[v.ID] = waiter{result, time.Now().Add(v.Patience())}
-	w.guard()
-	return best.conn, best, result, absenceNone
-}
-
-func (w *workers) giveUp(from *worker, id uint64) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	delete(from.pending, id)
-}
-
-// call runs one invocation on a worker of this cell. The result is nil where why says that none was reached.
-func (w *workers) call(ctx context.Context, name string, v *invoke.Invocation) (_ *invoke.Result, why absence) {
-	if v.Milliseconds == 0 {
-		v.Milliseconds = invoke.DeadlineDefaultMilliseconds
-	}
-	conn, from, result, why := w.choose(name, v)
-	if why != absenceNone {
-		return nil, why
-	}
-	if conn.Send(v) != nil {
-		w.giveUp(from, v.ID)
-		return nil, absenceStarting
-	}
-	select {
-	case r, open := <-result:
-		if !open {
-			return &invoke.Result{Errno: invoke.ErrorGone,
-				Output: []byte("the worker ended while the function ran")}, absenceNone
-		}
-		return r, absenceNone
-	case <-ctx.Done():
-	}
-	w.giveUp(from, v.ID)
-	return &invoke.Result{Errno: invoke.ErrorTimeout, Output: []byte("the daemon is stopping")}, absenceNone
-}
-
-// guard looks after invocations that no worker answers, as long as there are any. A timer for each would wake
-// a second thread for each. The caller holds the lock.
-func (w *workers) guard() {
-	if !w.guarded {
-		w.guarded = true
-		time.AfterFunc(guardInterval, w.expire)
-	}
-}
-
-// expire answers the invocations that have waited too long.
-func (w *workers) expire() {
-	now := time.Now()
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.guarded = false
-	left := 0
-	for _, one := range w.byInstance {
-		for id, waiting := range one.pending {
-			if now.Before(waiting.until) {
-				left++
-				continue
-			}
-			delete(one.pending, id)
-			waiting.result <- &invoke.Result{
-				Errno: invoke.ErrorTimeout, Output: []byte("the worker does not answer"),
-			}
-		}
-	}
-	if left > 0 {
-		w.guard()
-	}
 }
 
 // names lists the workloads with a connected worker, for tests.

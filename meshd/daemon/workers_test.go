@@ -82,7 +82,10 @@ func (f *fakeWorker) echo() {
 		if err != nil {
 			return
 		}
-		v := body.(*invoke.Invocation)
+		v, is := body.(*invoke.Invocation)
+		if !is {
+			continue // a channel is offered, whose descriptor was not taken
+		}
 		_ = f.conn.Send(&invoke.Result{ID: v.ID, Output: append([]byte(v.Function+" "), v.Arguments[0]...)})
 	}
 }

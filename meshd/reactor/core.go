@@ -328,12 +328,12 @@ func (c *core) findWatch(fd int) int {
 // drain empties a watched descriptor that was reported readable, and tells whether it holds more
 // promise than an endless stream of errors.
 func (c *core) drain(i int) {
-	var buffer [8]byte
 	w := &c.watches[i]
-	if i == extraWatch {
+	if i == extraWatch { // an epoll set, of which nothing is read
 		w.notify()
 		return
 	}
+	var buffer [8]byte
 	// Readable was reported and this thread is the only reader, so the read does not block. An error
 	// is left to the owner of the descriptor, who is told all the same.
 	_, _ = unix.Read(w.fd, buffer[:])

@@ -74,16 +74,6 @@ func TestLinkLocalKeepsItsZone(t *testing.T) {
 	}
 }
 
-// The kernel writes these bytes, but a parser that cannot run away needs no trust.
-func FuzzParseControl(f *testing.F) {
-	f.Add([]byte{})
-	f.Add(make([]byte, receiveControlSize))
-	var control [sendControlSize]byte
-	f.Add(control[:putControl(control[:], unix.AF_INET6, netip.IPv6Loopback())])
-	f.Add([]byte{255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, control []byte) { parseControl(control) })
-}
-
 func FuzzParseName(f *testing.F) {
 	var name [nameSize]byte
 	f.Add(name[:putName(name[:], unix.AF_INET6, netip.MustParseAddrPort("[::1]:5"))])

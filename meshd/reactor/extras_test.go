@@ -28,7 +28,7 @@ func TestF35_FurtherSockets(t *testing.T) {
 			a := open(t, small(driver, netip.MustParseAddrPort(bind)))
 			b := open(t, small(driver, loopback4))
 			sources := make(map[netip.AddrPort]bool)
-			run(t, b, &script{datagram: func(from netip.AddrPort, _ netip.Addr, d []byte) {
+			stopOther := run(t, b, &script{datagram: func(from netip.AddrPort, _ netip.Addr, d []byte) {
 				sources[from] = true
 				b.Send(from, d)
 				b.Send(from, d)
@@ -67,6 +67,7 @@ func TestF35_FurtherSockets(t *testing.T) {
 				return right.Load() >= SocketsMax*3/2 && own.Load() == 2
 			})
 			stop()
+			stopOther() // sources is its goroutine's
 			if late.Load() != 0 || right.Load() != SocketsMax*3/2 {
 				t.Errorf("%d answers, %d on closed sockets", right.Load(), late.Load())
 			}

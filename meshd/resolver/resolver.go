@@ -295,8 +295,10 @@ func readFrame(r io.Reader, into []byte) (int, error) {
 	if n > len(into) {
 		return 0, io.ErrShortBuffer
 	}
-	_, err := io.ReadFull(r, into[:n])
-	return n, err
+	if _, err := io.ReadFull(r, into[:n]); err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 func writeFrame(w io.Writer, message []byte) error {

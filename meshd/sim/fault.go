@@ -160,6 +160,9 @@ func ParseFault(text string) (Fault, error) {
 	for i := 0; err == nil && i < len(rest); i++ {
 		err = f.parseOption(form, rest[i])
 	}
+	if err == nil && (min(f.Node, f.Other) < 0 || max(f.Node, f.Other) > faultNodesMax || f.For < 0) {
+		err = fmt.Errorf("want machines from 0 to %d, and no time below 0", faultNodesMax)
+	}
 	if err != nil {
 		return f, fmt.Errorf("%s: %w", text, err)
 	}
@@ -195,12 +198,15 @@ func (f *Fault) parsePlace(form verbForm, rest []string) ([]string, error) {
 	return rest, err
 }
 
+// faultNodesMax is the greatest number of a machine in a fault.
+const faultNodesMax = 1<<16 - 1
+
 func parseGroups(text string) ([]int, error) {
 	var groups []int
 	for group, part := range strings.Split(text, "|") {
 		for _, field := range strings.Split(part, ",") {
 			node, err := strconv.Atoi(field)
-			if err != nil || node < 0 || node > 1<<16 {
+			if err != nil || node < 0 || node > faultNodesMax {
 				return nil, fmt.Errorf("partition %q: want groups like 0,1|2,3", text)
 			}
 			for len(groups) <= node {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -117,6 +118,10 @@ func (d *Directory) inspectDirectory() error {
 	if now.device == g.home.device && now.inode == g.home.inode {
 		return nil
 	}
+	if d.holdsLock() { // the last look came in the middle of an exchange, and began to fill this directory
+		g.home = now
+		return nil
+	}
 	if now == (stamp{}) {
 		if err := makeDirectory(g.path); err != nil {
 			return fmt.Errorf("storage: the state directory %s is gone and cannot be made again (%w): restart colloid", g.path,
@@ -150,6 +155,16 @@ func (d *Directory) lockAgain() error {
 	return nil
 }
 
+// holdsLock reports whether the file that bears the name of the lock is the one that is locked.
+func (d *Directory) holdsLock() bool {
+	if d.lock == nil {
+		return false
+	}
+	info, err := os.Lstat(filepath.Join(d.path, nameLock))
+	held, heldErr := d.lock.Stat()
+	return err == nil && heldErr == nil && os.SameFile(info, held)
+}
+
 // repairLock makes the file that others look at the locked one again.
 func (d *Directory) repairLock() error {
 	path := filepath.Join(d.path, nameLock)
@@ -160,7 +175,7 @@ func (d *Directory) repairLock() error {
 		}
 		return d.lockAgain()
 	}
-	if held, heldErr := d.lock.Stat(); err == nil && heldErr == nil && os.SameFile(info, held) {
+	if d.holdsLock() {
 		err := errors.Join(d.lock.Chmod(0o600), writeHolder(d.lock))
 		d.guard.note(nameLock)
 		return err
@@ -168,9 +183,12 @@ func (d *Directory) repairLock() error {
 	return d.lockAgain()
 }
 
-// repair writes files again.
+// repair writes files again, the lock first: it tells the next look whose directory this is.
 func (d *Directory) repair(names []string) error {
 	w, rewrite := &d.writer, false
+	if at := slices.Index(names, nameLock); at > 0 {
+		names = slices.Concat(names[at:at+1], names[:at], names[at+1:])
+	}
 	for _, name := range names {
 		var err error
 		switch name {

@@ -22,14 +22,25 @@ type watched struct {
 	mutex     sync.Mutex
 	said      []string
 	repaired  bool
+	during    func() // called on the writer's goroutine when the save with ticketDuring ends
 }
 
-func newWatched(t *testing.T) *watched {
+const ticketDuring = 77
+
+func newWatched(t *testing.T) *watched { return newWatchedEvery(t, 5*time.Millisecond) }
+
+func newWatchedEvery(t *testing.T, interval time.Duration) *watched {
 	t.Helper()
 	w := &watched{fixture: newFixture(t)}
 	var err error
 	w.directory, w.first, err = Open(w.path, Options{
-		MachineIDPath: w.machineID, Completed: w.results.completed, WatchInterval: 5 * time.Millisecond,
+		MachineIDPath: w.machineID, WatchInterval: interval,
+		Completed: func(ticket uint64, err error) {
+			if ticket == ticketDuring {
+				w.during()
+			}
+			w.results.completed(ticket, err)
+		},
 		Trouble: func(text, hint string, repaired bool) {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
@@ -185,6 +196,32 @@ func TestF157_TheDirectoryItselfComesBack(t *testing.T) {
 	}
 }
 
+// A directory may be exchanged in the middle of a look, which then finds some of its files missing and makes them in the
+// new one. That is no directory of somebody else afterwards, and no lock of another process.
+func TestF157_ALookInTheMiddleOfAnExchange(t *testing.T) {
+	for name, found := range map[string][]string{
+		"the lock last": {nameLock}, "the log and the lock": {nameLog, nameLock}, "everything": guarded[:],
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatchedEvery(t, time.Hour)
+			next := w.path + ".next"
+			w.during = func() {
+				err := errors.Join(os.Mkdir(next, 0o700), exchange(w.path, next), w.directory.repair(found))
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			w.directory.SavePeers(ticketDuring, peersNumbered(9))
+			w.results.wait(t, ticketDuring)
+			w.directory.AppendWrite(5, []byte("another"))
+			if err := w.results.wait(t, 5); err != nil {
+				t.Error(err)
+			}
+			w.check(t, "a write", "another")
+		})
+	}
+}
+
 // A write that comes between the loss and its repair is stored where it is found again, or refused.
 func TestF157_NoWriteIsAcknowledgedIntoADeletedFile(t *testing.T) {
 	w := newWatched(t)
@@ -203,15 +240,17 @@ func TestF157_NoWriteIsAcknowledgedIntoADeletedFile(t *testing.T) {
 	}
 }
 
+// exchange swaps two names at once: between two renames the writer would make the directory again.
+func exchange(one, other string) error {
+	return unix.Renameat2(unix.AT_FDCWD, one, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
+}
+
 // A directory that cannot be made again, or that holds somebody else's files, takes no writes; once it is back,
 // it does.
 func TestF157_ADirectoryThatCannotBeRepairedRefuses(t *testing.T) {
 	w := newWatched(t)
 	away := w.path + ".away"
-	if err := os.Rename(w.path, away); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(w.path, nil, 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(away, nil, 0o600), exchange(w.path, away)); err != nil {
 		t.Fatal(err)
 	}
 	w.hears(t, false, w.path)
@@ -220,7 +259,7 @@ func TestF157_ADirectoryThatCannotBeRepairedRefuses(t *testing.T) {
 		t.Error("a write without a directory was acknowledged")
 	}
 	os.Remove(w.path)
-	if err := os.Mkdir(w.path, 0o700); err != nil {
+	if err := os.Mkdir(w.path, 0o700); err != nil && !errors.Is(err, os.ErrExist) { // the writer may have been first
 		t.Fatal(err)
 	}
 	w.hears(t, true, "written again")
@@ -229,7 +268,7 @@ func TestF157_ADirectoryThatCannotBeRepairedRefuses(t *testing.T) {
 	other := newFixture(t)
 	d, _ := other.open(t)
 	d.Close()
-	if err := errors.Join(os.Rename(w.path, away), os.Rename(other.path, w.path)); err != nil {
+	if err := exchange(w.path, other.path); err != nil {
 		t.Fatal(err)
 	}
 	w.hears(t, false, "exchanged", nameIdentity, "put the old directory back")
@@ -237,7 +276,7 @@ func TestF157_ADirectoryThatCannotBeRepairedRefuses(t *testing.T) {
 	if err := w.results.wait(t, 6); err == nil {
 		t.Error("a write into another cell's directory was acknowledged")
 	}
-	if err := errors.Join(os.RemoveAll(w.path), os.Rename(away, w.path)); err != nil {
+	if err := exchange(w.path, other.path); err != nil {
 		t.Fatal(err)
 	}
 	w.hears(t, true)

@@ -246,5 +246,11 @@ func FuzzReceive(f *testing.F) {
 			b.flush(now, a)
 			peer.Discard(len(peer.Peek()))
 		}
+		if a.mux.Len() > 3 || b.mux.Len() > 3 {
+			t.Fatalf("%d and %d streams", a.mux.Len(), b.mux.Len())
+		}
+		if _, err := a.mux.Open(2, wire.StreamLogs, name, nil, &quiet{}); err != nil {
+			t.Fatalf("no stream opens any more: %v", err)
+		}
 	})
 }

@@ -184,16 +184,6 @@ func (d *Detector) attended(id wire.CellID) *peer {
 // activeFew is how many are looked at one by one.
 const activeFew = 8
 
-// AnySuspected reports whether Suspected is true of any member, without asking about each.
-func (d *Detector) AnySuspected() bool {
-	for _, p := range d.active {
-		if p.failed > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Doubted returns when the oldest open suspicion of this cell's own began to be looked into, 0 if there is none.
 func (d *Detector) Doubted() (since clock.Instant) {
 	for _, p := range d.active {

@@ -251,11 +251,6 @@ func (c *Client) List(ctx context.Context) ([]Image, error) {
 	return append(images, modules...), err
 }
 
-// Prune removes every image that no mounted root stands on, and gives what was removed.
-func (c *Client) Prune(ctx context.Context) ([]Image, error) {
-	return c.images(ctx, store.Request{Operation: store.OperationPrune}, nil, nil)
-}
-
 // Remove deletes one image or module; with names those of an image, and the image with the last one.
 func (c *Client) Remove(ctx context.Context, digest [32]byte, names ...string) error {
 	if err := os.Remove(c.modulePath(digest)); !errors.Is(err, fs.ErrNotExist) {

@@ -94,6 +94,9 @@ func (c *Client) Pull(ctx context.Context, reference string, digest Digest, prog
 	return image, err
 }
 
+// ErrAbsent is what Remove gives of an image that is not here.
+var ErrAbsent = store.ErrAbsent
+
 // IsModule reports whether a file begins as a WebAssembly module does.
 func IsModule(file *os.File) bool {
 	var magic [len(moduleMagic)]byte

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -299,9 +300,14 @@ func TestF140_LoadArchives(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	removed, err := c.Prune(testContext(t))
-	if err != nil || len(removed) != 2 {
-		t.Errorf("%+v, %v", removed, err)
+	here, err := c.List(testContext(t))
+	if err != nil || len(here) != 2 {
+		t.Errorf("%+v, %v", here, err)
+	}
+	for _, i := range here {
+		if err := c.Remove(testContext(t), i.Digest); err != nil {
+			t.Error(err)
+		}
 	}
 	if left := c.remains(t); len(left) > 0 {
 		t.Errorf("left %q", left)
@@ -343,19 +349,20 @@ const module = "\x00asm\x01\x00\x00\x00"
 func TestF84_Modules(t *testing.T) {
 	r := imagetest.NewRegistry(t)
 	digest := sha(module)
-	served := module
+	var served atomic.Value // string
+	served.Store(module)
 	r.Wrap(func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			if q.URL.Path == "/gone.wasm" {
 				http.NotFound(w, q)
 				return
 			}
-			fmt.Fprint(w, served)
+			fmt.Fprint(w, served.Load())
 		})
 	})
 	c := newClient(t, func(o *Options) { o.Hosts = hosts(r) })
 	address := "https://" + r.Host + "/f.wasm"
-	served = "\x00asm something else"
+	served.Store("\x00asm something else")
 	if _, err := c.Module(testContext(t), address, digest, nil); err == nil || !strings.Contains(err.Error(), "with the digest") {
 		t.Errorf("another module: %v", err)
 	}
@@ -366,14 +373,14 @@ func TestF84_Modules(t *testing.T) {
 	if _, err := c.Module(testContext(t), address, [32]byte{}, nil); err == nil || !strings.Contains(err.Error(), "set sha256") {
 		t.Errorf("no digest: %v", err)
 	}
-	served = "no module"
-	if _, err := c.Module(testContext(t), address, sha(served), nil); err == nil || !strings.Contains(err.Error(), "no WebAssembly module") {
+	served.Store("no module")
+	if _, err := c.Module(testContext(t), address, sha("no module"), nil); err == nil || !strings.Contains(err.Error(), "no WebAssembly module") {
 		t.Errorf("no wasm: %v", err)
 	}
 	if left := c.remains(t); len(left) > 0 {
 		t.Errorf("left %q", left)
 	}
-	served = module
+	served.Store(module)
 	file, err := c.Module(testContext(t), address, digest, nil)
 	if err != nil {
 		t.Fatal(err)

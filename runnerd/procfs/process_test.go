@@ -95,11 +95,6 @@ func TestParseStatSurvivesHostileNames(t *testing.T) {
 	}
 }
 
-func FuzzParseStat(f *testing.F) {
-	f.Add([]byte("1 (x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21"))
-	f.Fuzz(func(t *testing.T, text []byte) { _, _ = parseStat(1, text) })
-}
-
 func TestHostFigures(t *testing.T) {
 	if MemoryMiB() < 16 || len(BootID()) != 36 {
 		t.Fatal(MemoryMiB(), BootID())

@@ -225,21 +225,26 @@ func runExternal(c *Config, timeout time.Duration) (int, error) {
 	return 0, nil
 }
 
+// describeProcess gives the description of a process other arguments and variables.
+func describeProcess(text []byte, arguments, environment []string) ([]byte, error) {
+	var process map[string]any
+	if err := json.Unmarshal(text, &process); err != nil {
+		return nil, fmt.Errorf("%s is damaged: %w", fileProcess, err)
+	}
+	if process == nil { // null
+		return nil, fmt.Errorf("%s is damaged: it describes no process", fileProcess)
+	}
+	process["args"], process["env"] = arguments, environment
+	return json.Marshal(process)
+}
+
 // writeProcess describes one further process in a file of the runtime's state.
 func writeProcess(c *Config) (path string, err error) {
 	text, err := os.ReadFile(filepath.Join(c.Directory, fileProcess))
 	if err != nil {
 		return "", err
 	}
-	var process map[string]any
-	if err := json.Unmarshal(text, &process); err != nil {
-		return "", fmt.Errorf("%s is damaged: %w", fileProcess, err)
-	}
-	if process == nil { // null
-		return "", fmt.Errorf("%s is damaged: it describes no process", fileProcess)
-	}
-	process["args"], process["env"] = c.Arguments, c.Environment
-	if text, err = json.Marshal(process); err != nil {
+	if text, err = describeProcess(text, c.Arguments, c.Environment); err != nil {
 		return "", err
 	}
 	file, err := os.CreateTemp(filepath.Join(c.Directory, dirState), "exec-") // mode 0600

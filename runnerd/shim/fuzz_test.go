@@ -3,6 +3,8 @@ package shim
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -99,6 +101,33 @@ func FuzzParseMark(f *testing.F) {
 		}
 		if !strings.HasSuffix(value, ":"+directory) || p.PID < 0 || p.PID == 0 && p.StartTicks != 0 {
 			t.Fatalf("%q became %+v in %q", value, p, directory)
+		}
+	})
+}
+
+// FuzzDescribeProcess: of what the runtime was told about a process nothing changes but its arguments and variables.
+func FuzzDescribeProcess(f *testing.F) {
+	f.Add([]byte(`{"args":["a"],"noNewPrivileges":true,"capabilities":{"bounding":["CAP_KILL"]}}`), "sh")
+	f.Add([]byte("null"), "sh")
+	f.Add([]byte("[]"), "sh")
+	f.Fuzz(func(t *testing.T, text []byte, argument string) {
+		described, err := describeProcess(text, []string{argument}, []string{"A=b"})
+		if err != nil {
+			if described != nil || !strings.Contains(err.Error(), fileProcess) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("%q, %q", described, err)
+			}
+			return
+		}
+		var before, after map[string]any
+		if err := errors.Join(json.Unmarshal(text, &before), json.Unmarshal(described, &after)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"args", "env"} {
+			delete(before, name)
+			delete(after, name)
+		}
+		if !reflect.DeepEqual(before, after) {
+			t.Fatalf("%q became %q", text, described)
 		}
 	})
 }

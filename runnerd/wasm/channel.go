@@ -13,7 +13,7 @@ func (c *connection) open(conn *invoke.Conn, id uint64, file *os.File) bool {
 		return false
 	}
 	c.mutex.Lock()
-	admitted := c.current == conn && len(c.channels) < invoke.ChannelsMax
+	admitted := c.current == conn && len(c.channels) < invoke.WorkerChannelsMax
 	if admitted {
 		if c.channels == nil {
 			c.channels = map[*invoke.Channel]*invoke.Conn{}

@@ -237,7 +237,7 @@ func TestChannelsEndWithTheirConnection(t *testing.T) {
 func TestChannelsAreBounded(t *testing.T) {
 	w := testWorker(t, fixture(t, "functions"), nil)
 	f := connect(t, w)
-	for id := range uint64(invoke.ChannelsMax) {
+	for id := range uint64(invoke.WorkerChannelsMax) {
 		client, _ := f.channel(t, id)
 		sendCall(t, client, id, "add", "1", "2")
 		receiveResult(t, client, id)

@@ -47,7 +47,7 @@ func (s *Store) load(digest manifest.Digest) (*record, error) {
 	}
 	r, err := parseRecord(text)
 	if err != nil {
-		return nil, fmt.Errorf("the record of image %s is damaged (%w): remove it with `colloid image rm`", digest, err)
+		return nil, fmt.Errorf("the record of image %s is damaged (%w): remove it with `colloid image rm %s`", digest, err, digest)
 	}
 	return r, nil
 }

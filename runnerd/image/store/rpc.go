@@ -24,7 +24,6 @@ const (
 	OperationUnmount = "unmount"
 	OperationList    = "list"   // Image, one reply each
 	OperationRemove  = "remove" // Names of Digest, and Digest with the last one; without Names, Digest
-	OperationPrune   = "prune"  // Image, one reply each that was removed
 )
 
 // Request asks for one thing. ID comes back in every reply to it.

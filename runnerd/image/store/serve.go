@@ -141,13 +141,9 @@ func (v *server) carryOut(q *Request, file *os.File, reply *Reply, send func(Rep
 			return s.RemoveNames(q.Digest, q.Names)
 		}
 		err = s.Remove(q.Digest)
-	case OperationList, OperationPrune:
+	case OperationList:
 		var images []Image
-		if q.Operation == OperationList {
-			images, err = s.List()
-		} else {
-			images, err = s.Prune()
-		}
+		images, err = s.List()
 		for i := range images {
 			send(Reply{Image: &images[i]})
 		}

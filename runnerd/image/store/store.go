@@ -207,26 +207,6 @@ func (s *Store) remove(digest manifest.Digest) error {
 	return err
 }
 
-// Prune removes every image that no root stands on.
-func (s *Store) Prune() (removed []Image, err error) {
-	s.imports.Lock()
-	defer s.imports.Unlock()
-	images, err := s.List()
-	if err != nil {
-		return nil, err
-	}
-	for _, image := range images {
-		if image.Users > 0 {
-			continue
-		}
-		if err := s.remove(image.Digest); err != nil {
-			return removed, err
-		}
-		removed = append(removed, image)
-	}
-	return removed, s.pruneLayers()
-}
-
 // pruneLayers removes layers of no image, and what an import left that never came to its end. Nobody
 // else may import meanwhile. A layer that a mounted root stands on stays until the root goes.
 func (s *Store) pruneLayers() error {
