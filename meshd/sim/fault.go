@@ -127,14 +127,15 @@ func (f Fault) String() string {
 }
 
 func formatGroups(groups []int) string {
-	parts := make([]string, slices.Max(groups)+1)
+	parts := make([][]string, slices.Max(groups)+1)
 	for node, group := range groups {
-		if parts[group] != "" {
-			parts[group] += ","
-		}
-		parts[group] += strconv.Itoa(node)
+		parts[group] = append(parts[group], strconv.Itoa(node))
 	}
-	return strings.Join(parts, "|")
+	texts := make([]string, len(parts))
+	for group, part := range parts {
+		texts[group] = strings.Join(part, ",")
+	}
+	return strings.Join(texts, "|")
 }
 
 // ParseFault reads what String writes, without a time.
