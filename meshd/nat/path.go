@@ -70,7 +70,7 @@ type Path struct {
 	unanswered  int           // attempts in a row for which no coordinator answered
 	tries       int           // attempts without success
 	again       clock.Instant // earliest next one
-	Attempts    int           // begun by this cell since the path is known, as far as a coordinator answered
+	Attempts    int           // exchanges after which this cell punched since the path is known, whoever began
 }
 
 // path returns the record of a member, making one.
@@ -404,7 +404,7 @@ type Report struct {
 	Kind     Kind
 	Relay    wire.CellID
 	Age      time.Duration // since the path is as it is; 0 = not known
-	Attempts int           // to make it direct, begun here, as far as a coordinator answered
+	Attempts int           // to make it direct, whoever began
 	Searched bool          // it was found by a search for a port
 }
 

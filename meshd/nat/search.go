@@ -53,8 +53,9 @@ const (
 	// than the 2.6 s that its datagrams need.
 	probeTime  = 8 * time.Second
 	searchTime = 9 * time.Second
-	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile.
-	beginWait = 2500 * time.Millisecond
+	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile, which
+	// takes a tenth of a second, or seconds on a busy machine.
+	beginWait = 5 * time.Second
 	// settleTime is how long the two may take to prove the way that was found; the easy side does not probe for
 	// hitPause after a hit.
 	settleTime = 3 * time.Second
@@ -147,10 +148,11 @@ func (t *Traversal) searchable(m *overlay.Member) bool {
 }
 
 // maySearch reports whether this cell, as the hard side, should search for a way to a member: both have punched in vain,
-// and somebody uses the path.
+// somebody uses the path, and there is a relay, through which the two agree on the rest.
 func (t *Traversal) maySearch(now clock.Instant, p *Path, m *overlay.Member) bool {
 	return p.failed != 0 && p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
-		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m)
+		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m) &&
+		t.relayFor(now, p, m) != 0
 }
 
 // tickSearch begins, continues and ends searches, and gives back sockets of paths that are lost.
@@ -247,13 +249,16 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 			s.ready = true
 		}
 	case wire.PunchSearchBusy:
-		if p := t.paths[sender.ID]; mine && s.hard && sender.ID == s.id && p != nil {
-			t.postpone(now, p)
+		if p := t.paths[sender.ID]; s != nil && s.hard && s.rendezvous == request.Rendezvous && sender.ID == s.id &&
+			p != nil && s.won == 0 {
+			t.refused(now, s, p)
 		}
 	case wire.PunchSearchBegin:
 		if p := t.paths[sender.ID]; mine && !s.hard && sender.ID == s.id && p != nil {
 			s.begun, s.next, s.until = true, now, now.Add(probeTime)
 			p.searched = now
+		} else if (s == nil || s.rendezvous != request.Rendezvous) && t.punchLimit.Allow(now, sender.ID) {
+			t.say(sender.ID, sender, request.Target.Address, wire.PunchSearchBusy, request.Rendezvous) // it came too late
 		}
 	}
 	p := (*Path)(nil)
@@ -264,10 +269,20 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		s.begun, s.started, s.next, s.until = true, now, now, now.Add(searchTime)
 		t.asks.spend(now, 1)
 		t.stats.Searches++
-		p.searched, p.refusals = now, 0
+		p.searched = now
 		p.searchAgain = now.Add(searchEvery + time.Duration(t.options.Random.Int64N(int64(searchEvery)/12)))
 	}
 	t.next = clock.Earliest(t.next, now)
+}
+
+// refused ends a search in which the easy side does not take part, or not any more: it has sent nothing, so the two
+// need not wait for an hour.
+func (t *Traversal) refused(now clock.Instant, s *search, p *Path) {
+	if s.begun {
+		p.searched = 0
+		t.endSearch(now)
+	}
+	t.postpone(now, p)
 }
 
 // foundBySearch ends the search that led to the address of a member which has just been confirmed.
@@ -279,7 +294,7 @@ func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member)
 	if s.hard && (s.won == 0 || m.Address != s.address) || !s.hard && m.Address.Addr() != s.address.Addr() {
 		return
 	}
-	p.found = m.Address
+	p.found, p.refusals = m.Address, 0
 	t.stats.Found++
 	s.won = 0 // the socket stays
 	t.endSearch(now)

@@ -349,3 +349,46 @@ func TestF35_SearchesGiveSocketsBack(t *testing.T) {
 		}
 	}
 }
+
+// A hard side that opened its sockets too slowly, as on a busy machine, is told so and tries again soon: nobody has
+// probed, so the two need not wait for an hour. How often is bounded all the same (F14, F35).
+func TestF14_F35_TooLateForASearchIsSaid(t *testing.T) {
+	easy := newSearcher(wire.ReachPunched)
+	easy.says(easy.home, wire.PunchSearchGo, 2, "203.0.113.99:5555")
+	easy.run(beginWait+time.Second, func(message) {})
+	if easy.search != nil {
+		t.Fatal("it waits for ever")
+	}
+	easy.says(easy.partner, wire.PunchSearchBegin, self, "203.0.113.7:40001")
+	if what := punchReqs(easy.take()); len(what) != 1 || what[0] != wire.PunchSearchBusy {
+		t.Errorf("too late: it says %v", what)
+	}
+	easy.says(easy.home, wire.PunchSearchGo, 2, "203.0.113.99:5555")
+	if what := punchReqs(easy.take()); len(what) != 1 || what[0] != wire.PunchSearchReady {
+		t.Errorf("asked again it says %v", what)
+	}
+
+	hard := newSearcher(wire.ReachRelayed)
+	p := hard.path(2)
+	p.failed = hard.now
+	for range 200 {
+		p.used = hard.now
+		hard.run(10*time.Second, func(m message) {
+			if s := hard.search; m.kind == wire.TypePunchReq && s != nil {
+				for _, what := range punchReqs([]message{m}) {
+					switch what {
+					case wire.PunchSearch:
+						hard.says(hard.home, wire.PunchSearchGo, 2, "203.0.113.99:12421")
+						hard.says(hard.partner, wire.PunchSearchReady, self, "203.0.113.7:40001")
+					case wire.PunchSearchBegin:
+						hard.says(hard.partner, wire.PunchSearchBusy, self, "203.0.113.7:40001")
+					}
+				}
+			}
+		})
+	}
+	if n := hard.Stats().Searches; n < 2 || n > 16 || len(hard.open) != 0 {
+		t.Errorf("%d searches in half an hour, %d sockets open", n, len(hard.open))
+	}
+	t.Logf("%d searches in half an hour of refusals", hard.Stats().Searches)
+}
