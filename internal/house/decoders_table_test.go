@@ -91,7 +91,7 @@ var fuzzed = map[string]map[string]string{
 		"FuzzReadFrame":      "readFrame",
 	},
 	"meshd/sim": {
-		"FuzzParseFault": "ParseFault parseGroups Fault.parseOption",
+		"FuzzParseFault": "ParseFault parseGroups Fault.parseOption parsePorts parseConstraints Shape.parse Machine.parse",
 		"FuzzParseVerbs": "ParseVerbs ParseNATKind",
 	},
 	"meshd/state": {

@@ -20,7 +20,7 @@ type planned struct {
 
 // checkMovement is EXEC-3: when one cell leaves H, or comes in, and nothing else changes, the replicas of that
 // cell move and no others. It looks at every plan of every cell and compares it with the one before. Where
-// replicas lack room nothing is promised: what one workload loses another may take.
+// some cell lacks room for some workload nothing is promised: what one workload loses another may take.
 func checkMovement() *Checker {
 	last := make(map[*Node]planned)
 	return &Checker{Name: "EXEC-3", Step: func(w *World, n *Node) error {
@@ -59,7 +59,7 @@ func movement(before, now planned) (compared bool, problem error) {
 		return false, nil
 	}
 	changed, ok := oneMore(smaller.cells, larger.cells)
-	if !ok {
+	if !ok || !roomy(larger.cells, now.workloads) {
 		return false, nil
 	}
 	for i := range now.workloads {
@@ -121,5 +121,33 @@ func sameWorkloads(a, b []placement.Workload) bool {
 	return slices.EqualFunc(a, b, func(x, y placement.Workload) bool {
 		return x.KeyHash == y.KeyHash && x.Incumbent == y.Incumbent && bytes.Equal(x.Encoded, y.Encoded) &&
 			slices.Equal(x.Denied, y.Denied) && slices.Equal(x.Keepers, y.Keepers) && slices.Equal(x.Anchors, y.Anchors)
+	})
+}
+
+// roomy reports whether room decides nothing: every cell could hold all workloads at once. Otherwise a replica that
+// has lost its cell may take the last room on another cell from one that is served after it (sim: 4 cells of which
+// one takes a single instance).
+func roomy(cells []placement.Cell, workloads []placement.Workload) bool {
+	var processor, memory, disk, count uint64
+	for i := range workloads {
+		spec := workloads[i].Spec
+		for _, other := range workloads[:i] {
+			if portsCollide(spec, other.Spec) {
+				return false
+			}
+		}
+		n := uint64(1)
+		if spec.Oversubscribe {
+			n = uint64(spec.Replicas)
+		}
+		processor += n * uint64(spec.CPUMillicores)
+		memory += n * uint64(spec.MemoryMiB)
+		disk += n * uint64(spec.DiskMiB)
+		count += n
+	}
+	fits := func(limit uint32, used uint64) bool { return limit == 0 || used <= uint64(limit) }
+	return !slices.ContainsFunc(cells, func(c placement.Cell) bool {
+		return !fits(c.Capacity.CPUMillicores, processor) || !fits(c.Capacity.MemoryMiB, memory) ||
+			!fits(c.Capacity.DiskMiB, disk) || !fits(c.Capacity.InstancesMax, count)
 	})
 }
