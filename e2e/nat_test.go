@@ -119,8 +119,11 @@ func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
 	var again []string
 	begin := time.Now()
 	// A symmetric cell searches for one partner after the other, and begins when it has something to say to it.
-	err := cluster.WaitFor(t.Context(), 120*time.Second, "every pair to be as theory has it", func(ctx context.Context) (err error) {
-		table, again, err = f.matrix(ctx)
+	err := cluster.WaitFor(t.Context(), 120*time.Second, "every pair to be as theory has it", func(ctx context.Context) error {
+		now, second, err := f.matrix(ctx)
+		if now != "" { // else a daemon was too slow to tell, and what the last look showed is worth more
+			table, again = now, second
+		}
 		time.Sleep(2 * time.Second)
 		return err
 	})
@@ -129,9 +132,7 @@ func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An attempt goes on for six seconds, in which it asks three times. On a busy machine one of twenty processes may get
-	// no processor for as long; more than two of 300 pairs would have another reason.
-	if len(again) > 2 {
+	if len(again) > 0 {
 		t.Errorf("not at the first attempt: %v", again)
 	}
 	f.classes()

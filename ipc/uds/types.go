@@ -82,7 +82,7 @@ type CellInfo struct {
 	Path           string   `json:"path,omitempty"`          // direct, punched, relayed, unproven, none: from this cell to it
 	Relay          string   `json:"relay,omitempty"`         // the cell a relayed path goes through
 	PathSeconds    float64  `json:"path_seconds"`            // age of the path, 0 = not known
-	PathAttempts   int      `json:"path_attempts"`           // to make it direct, begun by this cell
+	PathAttempts   int      `json:"path_attempts"`           // to make it direct, whoever began
 	PathSearched   bool     `json:"path_searched,omitempty"` // a punched path that was found by several sockets
 	RTTMicrosecond int64    `json:"rtt_us"`
 	HeardSeconds   float64  `json:"heard_seconds"` // since the last verified datagram, -1 = never

@@ -210,6 +210,11 @@ func (c *Cell) viewHealth(key string) {
 	case "status":
 		c.viewStatus(view, value, live)
 	case "contact":
+		// Another cell may say that the contact known here is superseded before its successor arrives (F45): until then
+		// it is the best that is known, and its cell no stranger.
+		if register, found := c.store.Get([]byte(key)); found && view.hasContact && register.EntryCount() == 0 {
+			return
+		}
 		contact, err := state.ParseCellContact(value)
 		view.hasContact = live && err == nil
 		view.contactNewer = live && errors.Is(err, state.ErrCritical)

@@ -199,11 +199,17 @@ func (t *Traversal) Hinted(now clock.Instant, by *overlay.Member, from, observed
 	if q.nonce != 0 && now.Sub(q.at) < askAgain {
 		return
 	}
-	q.id, q.at = by.ID, now
+	t.ask(now, by.ID, from)
+}
+
+// ask asks a member where it sees this cell.
+func (t *Traversal) ask(now clock.Instant, id wire.CellID, address netip.AddrPort) {
+	q := &t.question
+	q.id, q.at = id, now
 	for q.nonce = 0; q.nonce == 0; {
 		q.nonce = t.options.Nonce()
 	}
-	t.options.SendTo(by.ID, from, wire.TypePing, q.nonce, wire.AppendPing(t.payload[:0], netip.AddrPort{}))
+	t.options.SendTo(id, address, wire.TypePing, q.nonce, wire.AppendPing(t.payload[:0], netip.AddrPort{}))
 }
 
 // question asks a member where it sees this cell.
@@ -341,7 +347,9 @@ func (t *Traversal) Finding() Finding {
 func (t *Traversal) judge(now clock.Instant) {
 	for s := range t.views {
 		v := &t.views[s]
-		if class := v.class(t.class[s], v.at != 0 && !t.isOwn(v.observed)); class != t.class[s] {
+		// As long as nobody has said where this cell is seen, one without a global address must be behind a router.
+		translated := v.at != 0 && !t.isOwn(v.observed) || v.at == 0 && !scope(s).private() && t.privateOnly()
+		if class := v.class(t.class[s], translated); class != t.class[s] {
 			t.class[s] = class
 			t.changed = true
 			t.forgiveAll(now) // whoever could not be reached before may be reachable now

@@ -13,9 +13,9 @@
 //	   │                                   └──────────heard─────────────┤
 //	   └───────────────no answer for 5 s, or nothing heard for 25 s─────┘
 //
-// Peers that need no help have no path: they are dialled as ever, at no cost. An attempt asks up to three
-// coordinators, the peer's homes first; each tells both sides where it sees the other, and both send
-// PUNCH_SYN at 0, 50, 100, 200 and 400 ms. Where that is in vain because one router uses another port for each
+// Peers that need no help have no path: they are dialled as ever, at no cost. An attempt asks a
+// coordinator, the peer's homes first, which tells each side where it sees the other one once both take part; then both send
+// PUNCH_SYN at 0, 50, 100, 200 and 400 ms. What is lost of that is repeated under the same number (docs/networking.md). Where that is in vain because one router uses another port for each
 // destination and the other filter looks at ports, a search by several sockets follows (search.go). An address counts once it has echoed a nonce (F155), which the
 // caller checks.
 //

@@ -142,50 +142,10 @@ func TestF31_StrangersDecide(t *testing.T) {
 	}
 }
 
-// A coordinator names both sides as it sees them, whatever the request says, and only for cells it is in
-// touch with (F35, F37).
-func TestF35_F37_CoordinatorNamesWhatItSees(t *testing.T) {
-	b := newBench("198.51.100.1:12421")
-	asker := b.member(1, "203.0.113.1:1000", wire.ReachPunched, self)
-	target := b.member(2, "203.0.113.2:2000", wire.ReachPunched, self)
-	request := wire.PunchReq{Target: wire.Contact{ID: 2, Address: at("10.9.9.9:22")}, Rendezvous: 77}
-	payload := wire.AppendPunchReq(nil, request)
-	b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
-	if sent := b.take(); len(sent) != 0 {
-		t.Fatalf("coordinates for a target it has no open way to: %+v", sent)
-	}
-	b.Heard(b.now, target)
-	b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
-	sent := b.take()
-	if len(sent) != 2 {
-		t.Fatalf("sent %+v", sent)
-	}
-	toTarget, err := wire.ParsePunchReq(sent[0].payload, wire.Options{})
-	if err != nil || sent[0].to != 2 || toTarget.Target.Address != at("203.0.113.1:1001") || toTarget.Rendezvous != 77 {
-		t.Errorf("to the target: %+v, %v", toTarget, err)
-	}
-	toAsker, err := wire.ParsePunchReq(sent[1].payload, wire.Options{})
-	if err != nil || sent[1].address != at("203.0.113.1:1001") || toAsker.Target.Address != target.Address {
-		t.Errorf("to the asker: %+v, %v", toAsker, err)
-	}
-	for range 100 {
-		b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
-	}
-	if sent := b.take(); len(sent) > 2*overlay.RequestsPerSecond {
-		t.Errorf("%d messages for one asker in a moment", len(sent))
-	}
-	b.now = b.now.Add(time.Minute)
-	target.Heard = b.now // through a relay: that says nothing about its mapping
-	b.Receive(b.now, asker, netip.AddrPort{}, wire.Header{Type: wire.TypePunchReq}, payload)
-	b.Receive(b.now, asker, at("203.0.113.1:1001"), wire.Header{Type: wire.TypePunchReq}, payload)
-	if sent := b.take(); len(sent) != 0 {
-		t.Errorf("coordinates without a fresh exchange: %+v", sent)
-	}
-}
-
 // Both sides send five PUNCH_SYN at 0, 50, 100, 200 and 400 ms (F35).
 func TestF35_FiveSynsAtTheirMoments(t *testing.T) {
 	b := newBench("192.168.1.10:12421")
+	b.class[globalV4], b.views[globalV4].at = wire.ReachPunched, b.now
 	home := b.member(1, "198.51.100.1:12421", wire.ReachPublic)
 	b.member(2, "192.168.7.7:12421", wire.ReachPunched, 1)
 	goes := wire.PunchReq{Target: wire.Contact{ID: 2, Address: at("203.0.113.2:2000"), Flags: wire.PunchGo}, Rendezvous: 9}

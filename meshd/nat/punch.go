@@ -24,8 +24,6 @@ const (
 	punchWait = 2 * time.Second
 	// targetsMax bounds the addresses tried at once.
 	targetsMax = 4
-	// classPatience is how long a cell may take to find out its class. It takes about 8 s.
-	classPatience = 20 * time.Second
 	// unansweredMin is the first pause after no coordinator answered: a cell that came a moment ago is unknown to
 	// some of them. Nothing was tried, so it counts for nothing, and doubles up to againMin.
 	unansweredMin = 2 * time.Second
@@ -46,30 +44,36 @@ const (
 var synOffsets = [...]time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond,
 	200 * time.Millisecond, 400 * time.Millisecond}
 
-// attempt is one try to reach a cell directly.
+// attempt is one exchange under a number, and the window in which both sides send; or those of one after the other, as
+// long as this cell asks: each counts (Path.Attempts).
 type attempt struct {
 	rendezvous uint64
 	ours       bool          // this cell began it
-	counted    bool          // a coordinator answered, so the two have tried
+	counted    bool          // the two have tried
 	asked      int           // coordinators
 	begun      clock.Instant // first PUNCH_SYN, 0 = waiting for a coordinator
 	syns       int
+	trains     int // of PUNCH_SYN in this attempt, at most coordinatorsMax
 	targets    [targetsMax]netip.AddrPort
 	count      int
 	next       clock.Instant
 }
 
-// mayPunch reports whether an attempt has any chance, and whether it is time for it: where one router uses another port
-// for each destination, what helps depends on the other one, so for a while its class is waited for.
+// mayPunch reports whether an attempt has any chance, and whether it is time for it: what helps depends on what both
+// routers do, so for a while the classes of both are waited for.
 func (t *Traversal) mayPunch(now clock.Instant, p *Path, m *overlay.Member) bool {
 	if p.firstWanted == 0 {
 		p.firstWanted = now
 	}
-	class := t.Class()
-	if class != m.Reach && min(class, m.Reach) == wire.ReachUnknown && max(class, m.Reach) == wire.ReachRelayed &&
+	if t.pending(now, m) || m.Reach == wire.ReachUnknown && t.Class() != wire.ReachPublic &&
 		now.Sub(p.firstWanted) < classPatience {
 		return false
 	}
+	return t.sensible(now, p, m)
+}
+
+// sensible reports whether punching has any chance, as far as the classes are known.
+func (t *Traversal) sensible(now clock.Instant, p *Path, m *overlay.Member) bool {
 	if p.failed != 0 && t.searchable(m) && now.Sub(p.failed) < searchPatience {
 		return false // that is what the search is for
 	}
@@ -103,7 +107,7 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 		t.endAttempt(p)
 	default:
 		if a.ours && !t.searchable(m) { // other coordinators would tell the same
-			a.begun, a.syns, a.count = 0, 0, 0
+			a.begun, a.syns, a.count, a.rendezvous = 0, 0, 0, 0
 			t.askNext(now, p)
 			return
 		}
@@ -151,7 +155,9 @@ func (t *Traversal) askNext(now clock.Instant, p *Path) {
 	}
 	coordinator := list[a.asked%known]
 	a.asked++
-	a.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
+	for a.rendezvous == 0 { // who asks again, since nothing was heard, repeats the number
+		a.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
+	}
 	a.next = now.Add(coordinatorWait)
 	request := wire.PunchReq{
 		Target:     wire.Contact{ID: p.ID, Address: m.Address, Reach: m.Reach, Flags: wire.PunchAsk},
@@ -181,6 +187,7 @@ func (t *Traversal) fail(now clock.Instant, p *Path) {
 }
 
 func (t *Traversal) endAttempt(p *Path) {
+	p.wanted = false // by now that is old
 	if p.attempt != nil {
 		p.attempt = nil
 		t.attempts--
@@ -215,7 +222,11 @@ func (t *Traversal) Receive(now clock.Instant, sender *overlay.Member, from neti
 		case wire.PunchDial:
 			t.coordinate(now, sender, from, request, wire.PunchDialGo)
 		case wire.PunchGo:
-			t.punch(now, sender, request)
+			t.invited(now, sender, request)
+		case wire.PunchAccept:
+			t.introduce(now, sender, from, request)
+		case wire.PunchStart:
+			t.started(now, request)
 		case wire.PunchDialGo:
 			t.callBack(now, sender, request)
 		case wire.PunchSearch:
@@ -230,61 +241,10 @@ func (t *Traversal) Receive(now clock.Instant, sender *overlay.Member, from neti
 	}
 }
 
-// coordinate serves a cell that wants to meet another one, or to be called by it. Where the two are comes
-// from this cell's own exchange with them, never from the request (F37).
-func (t *Traversal) coordinate(now clock.Instant, asker *overlay.Member, from netip.AddrPort, request wire.PunchReq, kind uint8) {
-	if !from.IsValid() || !t.options.Guard.AllowRequest(now, asker.ID) {
-		t.stats.Refused++
-		return
-	}
-	observed := wire.Contact{ID: asker.ID, Address: from, Reach: asker.Reach, Flags: kind}
-	if asker.NeedsHelp() && asker.Reach == wire.ReachUnknown {
-		observed.Reach = wire.ReachPunched // the other one may not have heard yet that it needs help
-	}
-	if observed.Check(t.wireOptions()) != nil {
-		return
-	}
-	if request.Target.ID == t.options.Self {
-		if kind == wire.PunchDialGo {
-			t.call(asker.ID, from, request.Rendezvous)
-		}
-		return
-	}
-	m := t.options.Members.Get(request.Target.ID)
-	if m == nil || !m.InService() || m.ID == asker.ID || !t.direct(now, m) ||
-		m.NeedsHelp() && now.Sub(m.Heard) >= exchangeFresh || kind == wire.PunchSearchGo && !searchSensible(asker, m) {
-		t.stats.Refused++
-		return
-	}
-	toTarget := wire.PunchReq{Target: observed, Rendezvous: request.Rendezvous}
-	t.options.Send(m.ID, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toTarget))
-	if kind == wire.PunchDialGo {
-		return
-	}
-	toAsker := wire.PunchReq{
-		Target:     wire.Contact{ID: m.ID, Address: m.Address, Reach: m.Reach, Flags: kind},
-		Rendezvous: request.Rendezvous,
-	}
-	t.options.SendTo(asker.ID, from, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], toAsker))
-}
-
-// callBack calls a cell on behalf of a coordinator.
-func (t *Traversal) callBack(now clock.Instant, sender *overlay.Member, request wire.PunchReq) {
-	if t.options.Guard.AllowRequest(now, sender.ID) && t.options.Members.Get(request.Target.ID) != nil {
-		t.call(request.Target.ID, request.Target.Address, request.Rendezvous)
-	}
-}
-
-func (t *Traversal) call(id wire.CellID, to netip.AddrPort, rendezvous uint64) {
-	if t.options.SendAlternate != nil {
-		t.options.SendAlternate(id, to, wire.TypePing, uint32(rendezvous),
-			wire.AppendPing(t.payload[:0], netip.AddrPort{}))
-	}
-}
-
-// punch begins to send PUNCH_SYN: a coordinator says where the other cell is. Unless this cell asked it, that may be
-// anywhere, so how often is limited (F14).
-func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, request wire.PunchReq) {
+// invited hears from a coordinator that another cell wants to meet this one, and where it is. Unless this cell asked,
+// that may be anywhere, so how often is limited (F14). If it takes part it begins to send and says so; else it says
+// nothing, and the other one asks again.
+func (t *Traversal) invited(now clock.Instant, coordinator *overlay.Member, request wire.PunchReq) {
 	m := t.options.Members.Get(request.Target.ID)
 	helpless := request.Target.Reach >= wire.ReachPunched
 	if m != nil && m.ID == t.reserved && helpless {
@@ -298,27 +258,54 @@ func (t *Traversal) punch(now clock.Instant, coordinator *overlay.Member, reques
 		return
 	}
 	a := p.attempt
-	if a == nil && t.attempts >= attemptsMax {
+	switch {
+	case a == nil && (t.attempts >= attemptsMax || t.pending(now, m) || !t.sensible(now, p, m)):
 		return
-	}
-	if a != nil && a.begun != 0 && (a.ours && a.rendezvous != request.Rendezvous || a.syns < len(synOffsets)) {
-		return // both began, or somebody repeats himself; one is enough
-	}
-	if asked := a != nil && a.ours && a.begun == 0 && a.rendezvous == request.Rendezvous; !asked &&
-		!t.punchLimit.Allow(now, coordinator.ID) {
+	case a != nil && a.begun != 0 && a.rendezvous != request.Rendezvous && (a.ours || a.syns < len(synOffsets)):
+		return // both began; one is enough
+	case !t.punchLimit.Allow(now, coordinator.ID):
 		t.stats.Refused++
 		return
 	}
+	t.punch(now, p, m, request)
+	accepted := wire.PunchReq{
+		Target:     wire.Contact{ID: m.ID, Address: request.Target.Address, Reach: m.Reach, Flags: wire.PunchAccept},
+		Rendezvous: request.Rendezvous,
+	}
+	t.options.Send(coordinator.ID, wire.TypePunchReq, t.options.Nonce(), wire.AppendPunchReq(t.payload[:0], accepted))
+}
+
+// started hears that the cell this one asked for takes part.
+func (t *Traversal) started(now clock.Instant, request wire.PunchReq) {
+	m, p := t.options.Members.Get(request.Target.ID), t.paths[request.Target.ID]
+	if m == nil || p == nil || p.attempt == nil || !p.attempt.ours || p.attempt.rendezvous != request.Rendezvous {
+		return
+	}
+	t.punch(now, p, m, request)
+}
+
+// punch begins to send PUNCH_SYN, or sends them once more if the coordinator repeats himself after the last one: then
+// something was lost.
+func (t *Traversal) punch(now clock.Instant, p *Path, m *overlay.Member, request wire.PunchReq) {
+	a := p.attempt
 	if a == nil {
 		a = &attempt{}
 		p.attempt = a
 		t.attempts++
 	}
-	if a.ours && !a.counted {
-		a.counted = true
+	if a.begun != 0 && a.rendezvous == request.Rendezvous {
+		if a.syns < len(synOffsets) || a.trains >= coordinatorsMax {
+			return
+		}
+		a.trains++
+	} else if !p.open(now) {
 		p.Attempts++
 		t.stats.Attempts++
 	}
+	if a.rendezvous != request.Rendezvous || a.trains == 0 {
+		a.trains = 1
+	}
+	a.counted = true
 	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
 	t.addTargets(a, m, request.Target.Address)
 	t.sendSyns(now, p)

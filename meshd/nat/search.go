@@ -53,17 +53,20 @@ const (
 	// than the 2.6 s that its datagrams need.
 	probeTime  = 8 * time.Second
 	searchTime = 9 * time.Second
-	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile.
-	beginWait = 2500 * time.Millisecond
+	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile, which
+	// takes a tenth of a second, or seconds on a busy machine.
+	beginWait = 5 * time.Second
 	// settleTime is how long the two may take to prove the way that was found; the easy side does not probe for
 	// hitPause after a hit.
 	settleTime = 3 * time.Second
 	hitPause   = 700 * time.Millisecond
 
-	// searchEvery is the least time between two searches of a pair. The easy side, whose clock is another one, and
-	// which hears of the search a little later, allows slack.
-	searchEvery      = time.Hour
-	searchEverySlack = 5 * time.Minute
+	// searchAgainMin is the least time between the first two searches of a pair, each further one takes four times as long
+	// to come, up to searchEvery: a path that was found may be lost soon, and one search in some thousand misses. The
+	// easy side, which hears of a search a little later, allows the part searchSlack of it.
+	searchAgainMin = time.Minute
+	searchEvery    = time.Hour
+	searchSlack    = 6
 	// searchPause lies between two searches with sockets of this cell: their ports stay in the router's table
 	// for 30 s.
 	searchPause = 2 * time.Second
@@ -147,10 +150,11 @@ func (t *Traversal) searchable(m *overlay.Member) bool {
 }
 
 // maySearch reports whether this cell, as the hard side, should search for a way to a member: both have punched in vain,
-// and somebody uses the path.
+// somebody uses the path, and there is a relay, through which the two agree on the rest.
 func (t *Traversal) maySearch(now clock.Instant, p *Path, m *overlay.Member) bool {
 	return p.failed != 0 && p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
-		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m)
+		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m) &&
+		t.relayFor(now, p, m) != 0
 }
 
 // tickSearch begins, continues and ends searches, and gives back sockets of paths that are lost.
@@ -222,6 +226,11 @@ func (t *Traversal) say(to wire.CellID, m *overlay.Member, address netip.AddrPor
 	}
 }
 
+// searchPause is the least time from one search of a pair to the next.
+func (p *Path) searchPause() time.Duration {
+	return min(searchAgainMin<<(2*min(max(p.searches, 1)-1, 8)), searchEvery)
+}
+
 // postpone ends a search that has not begun: the other side was busy, or somebody did not answer.
 func (t *Traversal) postpone(now clock.Instant, p *Path) {
 	pause := min(searchRetry<<min(p.refusals, 10), againMax)
@@ -247,13 +256,17 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 			s.ready = true
 		}
 	case wire.PunchSearchBusy:
-		if p := t.paths[sender.ID]; mine && s.hard && sender.ID == s.id && p != nil {
-			t.postpone(now, p)
+		if p := t.paths[sender.ID]; s != nil && s.hard && s.rendezvous == request.Rendezvous && sender.ID == s.id &&
+			p != nil && s.won == 0 {
+			t.refused(now, s, p)
 		}
 	case wire.PunchSearchBegin:
 		if p := t.paths[sender.ID]; mine && !s.hard && sender.ID == s.id && p != nil {
 			s.begun, s.next, s.until = true, now, now.Add(probeTime)
 			p.searched = now
+			p.searches++
+		} else if (s == nil || s.rendezvous != request.Rendezvous) && t.punchLimit.Allow(now, sender.ID) {
+			t.say(sender.ID, sender, request.Target.Address, wire.PunchSearchBusy, request.Rendezvous) // it came too late
 		}
 	}
 	p := (*Path)(nil)
@@ -264,10 +277,23 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		s.begun, s.started, s.next, s.until = true, now, now, now.Add(searchTime)
 		t.asks.spend(now, 1)
 		t.stats.Searches++
-		p.searched, p.refusals = now, 0
-		p.searchAgain = now.Add(searchEvery + time.Duration(t.options.Random.Int64N(int64(searchEvery)/12)))
+		p.searched = now
+		p.searches++
+		pause := p.searchPause()
+		p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/12)))
 	}
 	t.next = clock.Earliest(t.next, now)
+}
+
+// refused ends a search in which the easy side does not take part, or not any more: it has sent nothing, so the two
+// need not wait for an hour.
+func (t *Traversal) refused(now clock.Instant, s *search, p *Path) {
+	if s.begun {
+		p.searched = 0
+		p.searches--
+		t.endSearch(now)
+	}
+	t.postpone(now, p)
 }
 
 // foundBySearch ends the search that led to the address of a member which has just been confirmed.
@@ -279,7 +305,7 @@ func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member)
 	if s.hard && (s.won == 0 || m.Address != s.address) || !s.hard && m.Address.Addr() != s.address.Addr() {
 		return
 	}
-	p.found = m.Address
+	p.found, p.refusals = m.Address, 0
 	t.stats.Found++
 	s.won = 0 // the socket stays
 	t.endSearch(now)

@@ -171,8 +171,8 @@ func TestF14_F35_NobodyAimsASearch(t *testing.T) {
 	}
 }
 
-// The easy side sends to each port once, to no privileged one, at most 1000 a second and 2048 in all, and for one pair
-// not twice in an hour, however often it is asked to (F14, F35).
+// The easy side sends to each port once in a search, to no privileged one, at most 1000 a second and 2048 in all, and for
+// one pair not again for a minute, then four minutes and so on, however often it is asked to (F14, F35).
 func TestF14_F35_ProbesAreBounded(t *testing.T) {
 	s := newSearcher(wire.ReachPunched)
 	s.begin()
@@ -197,13 +197,23 @@ func TestF14_F35_ProbesAreBounded(t *testing.T) {
 			t.Fatalf("1000 probes within %v", moments[i].Sub(moments[i-1000]))
 		}
 	}
-	total := len(moments)
-	for range 54 {
+	var began []time.Duration
+	first := moments[0]
+	for range 240 {
+		clear(ports)
+		before := len(moments)
 		s.begin()
-		s.run(time.Minute, note)
+		s.run(30*time.Second, note)
+		if count := len(moments) - before; count > probesMax {
+			t.Errorf("%d probes in one search", count)
+		} else if count > 0 {
+			began = append(began, moments[before].Sub(first).Round(time.Second))
+		}
 	}
-	if len(moments) != total {
-		t.Errorf("%d probes within the hour", len(moments)-total)
+	t.Logf("asked every 30 s, searched again after %v", began)
+	if len(began) != 5 || began[0] < 50*time.Second || began[1] < 250*time.Second || began[2] < 1050*time.Second ||
+		began[3] < 4050*time.Second {
+		t.Errorf("searched again after %v", began)
 	}
 }
 
@@ -348,4 +358,47 @@ func TestF35_SearchesGiveSocketsBack(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A hard side that opened its sockets too slowly, as on a busy machine, is told so and tries again soon: nobody has
+// probed, so the two need not wait for an hour. How often is bounded all the same (F14, F35).
+func TestF14_F35_TooLateForASearchIsSaid(t *testing.T) {
+	easy := newSearcher(wire.ReachPunched)
+	easy.says(easy.home, wire.PunchSearchGo, 2, "203.0.113.99:5555")
+	easy.run(beginWait+time.Second, func(message) {})
+	if easy.search != nil {
+		t.Fatal("it waits for ever")
+	}
+	easy.says(easy.partner, wire.PunchSearchBegin, self, "203.0.113.7:40001")
+	if what := punchReqs(easy.take()); len(what) != 1 || what[0] != wire.PunchSearchBusy {
+		t.Errorf("too late: it says %v", what)
+	}
+	easy.says(easy.home, wire.PunchSearchGo, 2, "203.0.113.99:5555")
+	if what := punchReqs(easy.take()); len(what) != 1 || what[0] != wire.PunchSearchReady {
+		t.Errorf("asked again it says %v", what)
+	}
+
+	hard := newSearcher(wire.ReachRelayed)
+	p := hard.path(2)
+	p.failed = hard.now
+	for range 200 {
+		p.used = hard.now
+		hard.run(10*time.Second, func(m message) {
+			if s := hard.search; m.kind == wire.TypePunchReq && s != nil {
+				for _, what := range punchReqs([]message{m}) {
+					switch what {
+					case wire.PunchSearch:
+						hard.says(hard.home, wire.PunchSearchGo, 2, "203.0.113.99:12421")
+						hard.says(hard.partner, wire.PunchSearchReady, self, "203.0.113.7:40001")
+					case wire.PunchSearchBegin:
+						hard.says(hard.partner, wire.PunchSearchBusy, self, "203.0.113.7:40001")
+					}
+				}
+			}
+		})
+	}
+	if n := hard.Stats().Searches; n < 2 || n > 16 || len(hard.open) != 0 {
+		t.Errorf("%d searches in half an hour, %d sockets open", n, len(hard.open))
+	}
+	t.Logf("%d searches in half an hour of refusals", hard.Stats().Searches)
 }

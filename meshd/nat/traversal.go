@@ -51,23 +51,26 @@ type Options struct {
 type Traversal struct {
 	options Options
 
-	views         [scopes]view
-	class         [scopes]wire.Reach
-	contacted     map[netip.Addr]clock.Instant
-	dial          dial
-	reserved      wire.CellID
-	reserveUntil  clock.Instant // 0 = nobody was reserved yet
-	reserveLook   clock.Instant // next look for somebody to reserve, 0 = none was taken yet
-	reserveSeen   uint64        // revision of the members at the last look
-	published     netip.AddrPort
-	mapped        []netip.AddrPort // by a router on request, see SetMapped
-	wasRestricted bool
-	changed       bool
-	announced     clock.Instant
-	announceDue   clock.Instant // another one that had to wait, 0 = none
-	question      question
-	punchLimit    Limiter // attempts of others, by who says so
-	recovered     wire.CellID
+	views          [scopes]view
+	class          [scopes]wire.Reach
+	contacted      map[netip.Addr]clock.Instant
+	dial           dial
+	reserved       wire.CellID
+	reserveUntil   clock.Instant // 0 = nobody was reserved yet
+	reserveLook    clock.Instant // next look for somebody to reserve, 0 = none was taken yet
+	reserveSeen    uint64        // revision of the members at the last look
+	published      netip.AddrPort
+	mapped         []netip.AddrPort // by a router on request, see SetMapped
+	wasRestricted  bool
+	changed        bool
+	announced      clock.Instant
+	announceDue    clock.Instant // another one that had to wait, 0 = none
+	question       question
+	punchLimit     Limiter       // attempts of others, by who says so
+	introduceLimit Limiter       // of those who take part in an attempt, told to who asked
+	observers      int           // who can tell where they see this cell: 2 = enough
+	begun          clock.Instant // when this cell began to find out its class, 0 = not yet
+	recovered      wire.CellID
 
 	paths    map[wire.CellID]*Path
 	active   []*Path // all of them, in order of their making; maps have none
@@ -92,7 +95,7 @@ type Traversal struct {
 
 // Stats counts since the start.
 type Stats struct {
-	Attempts  uint64 // punching begun by this cell
+	Attempts  uint64 // exchanges after which this cell punched
 	Succeeded uint64 // paths that became direct after one, whoever began
 	Lost      uint64 // direct paths given up
 	Refused   uint64 // requests not served as coordinator
@@ -114,7 +117,8 @@ func New(options Options) *Traversal {
 		asks:   budget{interval: time.Hour / searchesPerHour, burst: searchesBurst},
 		probes: budget{interval: time.Hour / probesPerHour, burst: probesBurst},
 
-		punchLimit: Limiter{perSecond: punchesPerSecond, burst: punchesBurst},
+		punchLimit:     Limiter{perSecond: punchesPerSecond, burst: punchesBurst},
+		introduceLimit: Limiter{perSecond: punchesPerSecond, burst: punchesBurst},
 	}
 	for _, address := range options.Known {
 		t.contacted[address] = 1
@@ -148,7 +152,7 @@ func (t *Traversal) SetOwn(now clock.Instant, own []state.Candidate) {
 	for s := range t.views {
 		t.views[s], t.class[s] = view{}, wire.ReachUnknown
 	}
-	t.dial, t.question, t.published = dial{}, question{}, netip.AddrPort{}
+	t.dial, t.question, t.published, t.begun, t.observers = dial{}, question{}, netip.AddrPort{}, now, 0
 	t.homes, t.wasRestricted = t.homes[:0], false
 	t.changed, t.next = true, now
 	t.forgiveAll(now)
@@ -184,6 +188,7 @@ func (t *Traversal) Tick(now clock.Instant) {
 	if t.options.Members.Len() == 0 || !t.next.Reached(now) {
 		return
 	}
+	t.tickPatience(now)
 	t.reserve(now)
 	if t.announceDue != 0 && t.announceDue.Reached(now) {
 		t.announce(now)

@@ -185,3 +185,26 @@ func TestRefresh(t *testing.T) {
 		t.Error("not refreshed after an hour")
 	}
 }
+
+// Any proof of life forgets the failures before it: only those in a row count (F38).
+func TestF38_OnlyFailuresInARowCount(t *testing.T) {
+	const high = wire.CellID(1) << 63
+	table := NewTable(TableOptions{Self: 1, K: 1})
+	table.Insert(start, contact(high, 1), 0)
+	table.Insert(start, contact(high+1, 2), 0) // waits for the place
+	for range 5 {
+		for range FailureThreshold - 1 {
+			table.Failed(high)
+		}
+		table.Answered(start, high)
+	}
+	if _, there := table.Get(high); !there {
+		t.Fatal("a contact that answers now and then lost its place")
+	}
+	for range FailureThreshold {
+		table.Failed(high)
+	}
+	if _, there := table.Get(high + 1); !there {
+		t.Error("the spare did not take the place of one that answers no more")
+	}
+}

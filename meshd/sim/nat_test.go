@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -33,72 +32,6 @@ func formBehind(t *testing.T, seed uint64, kinds []NATKind, options NetworkOptio
 		t.Fatal(err)
 	}
 	return w
-}
-
-// theory says whether two machines can talk without a relay.
-func theory(w *World, a, b *Node) bool {
-	if a.NAT == Blocked || b.NAT == Blocked {
-		return a == w.Node(0) || b == w.Node(0)
-	}
-	return a.NAT != Symmetric || b.NAT != Symmetric
-}
-
-// searched says whether the way between two machines takes a search by several sockets.
-func searched(a, b *Node) bool {
-	narrow := func(k NATKind) bool { return k == PortRestricted || k == NoHairpin || k == DoubleNAT || k == Firewall }
-	return a.NAT == Symmetric && narrow(b.NAT) || b.NAT == Symmetric && narrow(a.NAT)
-}
-
-// Every pair of kinds: those that can talk directly do after the first attempt, or the first search where that takes
-// several sockets, the others through a relay (F33, F35, F36). No pair that a hole would do for stays with its relay (STREAM-6).
-func TestSTREAM6_F35_F36_EveryPairOfRouters(t *testing.T) {
-	for _, seed := range seeds(2) {
-		w := formBehind(t, seed, behindAll(2), NetworkOptions{})
-		run(t, w, 90*time.Second)
-		var table strings.Builder
-		again := 0
-		for _, a := range w.Nodes() {
-			fmt.Fprintf(&table, "%-16s", a.NAT)
-			if reach := a.cell.Finding().Reach; a.NAT == RestrictedCone && reach != wire.ReachPunched {
-				t.Errorf("seed %d: n%d, a restricted cone, calls itself %v", seed, a.Index, reach)
-			}
-			for _, b := range w.Nodes() {
-				if a == b {
-					table.WriteString("  -")
-					continue
-				}
-				report, known := a.cell.PathTo(b.ID())
-				seen := report.Kind == nat.KindDirect || report.Kind == nat.KindPunched
-				mark := "dprn"[report.Kind]
-				if report.Searched {
-					mark = 's'
-				}
-				fmt.Fprintf(&table, "  %c", mark)
-				if want := theory(w, a, b); !known || seen != want || report.Kind == nat.KindNone {
-					table.WriteString("!")
-					t.Errorf("seed %d: %v to %v: %v, can be direct: %v", seed, a.NAT, b.NAT, report.Kind, want)
-				}
-				if report.Searched != searched(a, b) {
-					t.Errorf("seed %d: %v to %v found by a search: %v", seed, a.NAT, b.NAT, report.Searched)
-				}
-				if theory(w, a, b) && report.Attempts > 1 {
-					again++
-					t.Logf("seed %d: %v to %v took %d attempts", seed, a.NAT, b.NAT, report.Attempts)
-				}
-			}
-			table.WriteString("\n")
-		}
-		// Of 24 seeds one had one such pair: a cell that keeps another one apart to find out its own class (F31).
-		if again > 1 {
-			t.Errorf("seed %d: %d pairs took more than one attempt", seed, again)
-		}
-		t.Logf("seed %d (d direct, p punched, s punched by search, r relayed)\n%s", seed, table.String())
-		for _, n := range w.Nodes() {
-			if stats := n.cell.Traversal(); n.NAT == Symmetric && stats.Searches > 8 || len(n.sockets) > 8 {
-				t.Errorf("seed %d: n%d (%v): %+v, %d sockets", seed, n.Index, n.NAT, stats, len(n.sockets))
-			}
-		}
-	}
 }
 
 // Machines with addresses of IP version 6 need no translation, but their firewalls let in nothing but answers: two of

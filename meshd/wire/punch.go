@@ -12,7 +12,7 @@ const (
 const (
 	// PunchAsk comes from A: bring me and the target together.
 	PunchAsk = 0
-	// PunchGo comes from the coordinator: send PUNCH_SYN to the target, who is there as I see it.
+	// PunchGo comes from the coordinator to B: the target, who is there as I see it, wants to send you PUNCH_SYN.
 	PunchGo = 1
 	// PunchDial comes from A: have the target send me a PING, from a port that I never sent to (F31).
 	PunchDial = 2
@@ -30,9 +30,13 @@ const (
 	PunchSearchBusy = 7
 	// PunchSearchBegin comes from A to B: my sockets are open, send.
 	PunchSearchBegin = 8
+	// PunchAccept comes from B to the coordinator whose PunchGo it follows: I send, tell A to.
+	PunchAccept = 9
+	// PunchStart comes from the coordinator to A, after PunchAccept: send PUNCH_SYN to B, who does so too.
+	PunchStart = 10
 )
 
-// PunchReq is the payload of PUNCH_REQ (F35): from A to the coordinator it names B, from the
+// PunchReq is the payload of PUNCH_REQ (F35): from A to the coordinator it names B, from B to it A; from the
 // coordinator to A and to B it names the other one as the coordinator observes it. Who does not know what it asks
 // for ignores it.
 type PunchReq struct {

@@ -1,0 +1,57 @@
+package nat
+
+import (
+	"time"
+
+	"colloid.net/meshd/clock"
+	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/wire"
+)
+
+// classPatience is how long a cell may take to find out its class, from when it knows two members that can tell where
+// they see it. It takes about 8 s.
+const classPatience = 20 * time.Second
+
+// pending reports whether this cell is still finding out its class, and the other side is not one that anybody reaches.
+func (t *Traversal) pending(now clock.Instant, m *overlay.Member) bool {
+	return t.Class() == wire.ReachUnknown && m.Reach != wire.ReachPublic && t.begun != 0 &&
+		now.Sub(t.begun) < classPatience
+}
+
+// tickPatience notes when this cell began to find out its class, and anew when it knows a second observer: the first
+// alone cannot tell what the router does.
+func (t *Traversal) tickPatience(now clock.Instant) {
+	if t.begun == 0 {
+		t.begun = now
+	}
+	if t.observers >= 2 || t.Class() != wire.ReachUnknown {
+		return
+	}
+	t.observers = 0
+	t.options.Members.Each(func(m *overlay.Member) bool {
+		if m.InService() && m.Heard != 0 && !m.NeedsHelp() && m.Address.IsValid() &&
+			scopeOf(m.Address.Addr()) == t.scope() {
+			t.observers++
+		}
+		return t.observers < 2
+	})
+	if t.observers >= 2 {
+		t.begun = now
+	}
+}
+
+// seekObserver asks one more member where it sees this cell, while it takes another observer to judge the router: in the
+// first seconds a cell may have nobody to talk to but the one that it joined through.
+func (t *Traversal) seekObserver(now clock.Instant, v *view) {
+	if t.Class() != wire.ReachUnknown || v.at == 0 || v.agreed > 0 || v.differed >= votesDiffer ||
+		!t.translated() && v.missed == 0 || t.begun == 0 || now.Sub(t.begun) >= classPatience {
+		return
+	}
+	var found [1]*overlay.Member
+	for _, m := range t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {
+		return !m.InService() || !m.Address.IsValid() || m.NeedsHelp() || !t.direct(now, m) || t.suspected(m.ID) ||
+			m.Address.Addr() == v.observer || scopeOf(m.Address.Addr()) != t.scope()
+	}) {
+		t.ask(now, m.ID, m.Address)
+	}
+}
