@@ -56,12 +56,13 @@ type tally struct {
 	virtual  time.Duration
 	steps    uint64
 	failed   []uint64
+	examined map[string]int // by rule
 }
 
 // many plays scenarios of the CI kind, count of them or until interrupted (0). All have to pass, and the whole
 // set has to be enough.
 func (a *arguments) many(ctx context.Context, count int) int {
-	t := &tally{begin: time.Now(), reported: time.Now(), next: a.seed}
+	t := &tally{begin: time.Now(), reported: time.Now(), next: a.seed, examined: make(map[string]int)}
 	var workers sync.WaitGroup
 	for range a.jobs {
 		workers.Go(func() {
@@ -92,6 +93,10 @@ func (a *arguments) many(ctx context.Context, count int) int {
 	case whole && t.virtual < ciHours*time.Hour:
 		fmt.Printf("FAIL only %.0f cluster-hours: want %d\n", t.virtual.Hours(), ciHours)
 		return exitFailed
+	case whole && len(sim.Unexamined(t.examined)) > 0:
+		fmt.Printf("FAIL these rules found nothing to look at in the whole set, so it proves nothing about them: %v\n",
+			sim.Unexamined(t.examined))
+		return exitFailed
 	}
 	return exitOK
 }
@@ -110,6 +115,9 @@ func (t *tally) add(ctx context.Context, a *arguments, scenario sim.Scenario, re
 	t.seeds++
 	t.virtual += result.Virtual
 	t.steps += result.Steps
+	for rule, n := range result.Examined {
+		t.examined[rule] += n
+	}
 	if result.Failure != nil {
 		t.failed = append(t.failed, scenario.Seed)
 		if len(t.failed) == 1 {

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"colloid.net/ipc/uds"
 )
 
 // oneLine is what an operator can be shown.
@@ -59,6 +62,32 @@ func FuzzReadBounded(f *testing.F) {
 		text, err := readBounded(bytes.NewReader(input), "the-file")
 		if err == nil && !bytes.Equal(text, input) || err != nil && !strings.Contains(err.Error(), "the-file") {
 			t.Fatalf("%q became %q, %v", input, text, err)
+		}
+	})
+}
+
+// FuzzUnderstand holds the documents of the daemon: understood, they can be written and read again, and else one line says
+// what to compare.
+func FuzzUnderstand(f *testing.F) {
+	f.Add([]byte(`{"cells":[{"id":"00000000000000aa"}],"workloads":[{"key":"spread.web"}]}`))
+	f.Add([]byte(`{"cells":5}`))
+	f.Add([]byte("{}}"))
+	f.Fuzz(func(t *testing.T, reply []byte) {
+		var status uds.Status
+		if err := understand(reply, &status); err != nil {
+			if !oneLine(err) || !strings.Contains(err.Error(), "of one version") {
+				t.Fatalf("%q", err)
+			}
+			return
+		}
+		again, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var second uds.Status
+		if err := understand(again, &second); err != nil || len(second.Cells) != len(status.Cells) ||
+			len(second.Workloads) != len(status.Workloads) {
+			t.Fatalf("%q became %q, %v", reply, again, err)
 		}
 	})
 }

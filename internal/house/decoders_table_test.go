@@ -7,6 +7,7 @@ var fuzzed = map[string]map[string]string{
 	},
 	"internal/cli": {
 		"FuzzReadBounded": "readBounded",
+		"FuzzUnderstand":  "understand",
 		"FuzzWords":       "parseTarget parseSince parseReference parseEndpoint",
 	},
 	"internal/launcher": {
@@ -90,7 +91,7 @@ var fuzzed = map[string]map[string]string{
 		"FuzzReadFrame":      "readFrame",
 	},
 	"meshd/sim": {
-		"FuzzParseFault": "ParseFault parseGroups Fault.parseOption",
+		"FuzzParseFault": "ParseFault parseGroups Fault.parseOption parsePorts parseConstraints Shape.parse Machine.parse",
 		"FuzzParseVerbs": "ParseVerbs ParseNATKind",
 	},
 	"meshd/state": {
@@ -205,14 +206,12 @@ const handsOn = "hands on to "
 
 // unfuzzed says why a decoder has no target of its own: "package function" and the reason.
 var unfuzzed = map[string]string{
-	"internal/cli app.fetch":            "takes a file of the operator as it is",
-	"internal/cli app.forget":           "reads an id that the same function has looked up in a status",
-	"internal/cli app.readInput":        handsOn + "readBounded",
-	"internal/cli app.wasmInvocation":   "takes standard input as it is, bounded",
-	"internal/cli copyTarget.receive":   handsOn + "ReceiveInto",
-	"internal/cli session.call":         "encoding/json into a structure; ipc/uds FuzzDocument holds the same reply",
-	"internal/cli session.callOptional": "encoding/json into a structure; ipc/uds FuzzDocument holds the same reply",
-	"internal/cli session.setDrained":   "reads an id that the same function has looked up in a status",
+	"internal/cli app.fetch":          "takes a file of the operator as it is",
+	"internal/cli app.forget":         "reads an id that the same function has looked up in a status",
+	"internal/cli app.readInput":      handsOn + "readBounded",
+	"internal/cli app.wasmInvocation": "takes standard input as it is, bounded",
+	"internal/cli copyTarget.receive": handsOn + "ReceiveInto",
+	"internal/cli session.setDrained": "reads an id that the same function has looked up in a status",
 
 	"ipc/attach/tree ReceiveInto":    handsOn + "receive",
 	"ipc/invoke Channel.Receive":     handsOn + "Parse",
@@ -221,6 +220,8 @@ var unfuzzed = map[string]string{
 	"ipc/invoke Conn.receiveMessage": handsOn + "Descriptors",
 	"ipc/invoke receive":             "a system call, the caller looks at the bytes",
 	"ipc/ring Link.Receive":          handsOn + "receive",
+
+	"ipc/uds blocking.readMessage": "a system call, the caller looks at the bytes",
 
 	"meshd/cell Cell.ReadValue":  "looks up a name that a module gave",
 	"meshd/cell Cell.ReadValues": "looks up a name that a module gave",

@@ -243,16 +243,19 @@ func TestAWorkerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	}
 	t.Parallel()
 	d := newDaemon(t)
+	givenUp, late := make(chan struct{}), make(chan struct{})
 	d.worker = func(channel *invoke.Channel, call *invoke.Invocation) bool {
 		if string(call.Arguments[0]) == "x" {
-			time.Sleep(call.Patience() + 200*time.Millisecond)
+			<-givenUp
+			defer close(late)
 		}
 		return channel.Send(&invoke.Result{ID: call.ID, Output: call.Arguments[0]}) == nil
 	}
 	c := d.open()
 	fails(t, c, uds.ErrorDeadline)
+	close(givenUp)
 	d.echoes(c, "y")
-	time.Sleep(300 * time.Millisecond)
+	<-late
 	d.echoes(c, "z")
 }
 

@@ -318,3 +318,27 @@ func TestF25_RepeatedMessagesComeToRest(t *testing.T) {
 		}
 	}
 }
+
+// A session without vectors, because nothing waits for collection, takes back nothing that was learnt before (F45).
+func TestF45_WhatWasStatedStaysKnown(t *testing.T) {
+	n := newNetwork(t, 1, 2)
+	a := n.cells[1]
+	a.write("spread.k", "v")
+	n.session(1, 2)
+	a.write("spread.k", "")
+	n.session(1, 2)
+	a.sessions.SetMembers([]wire.CellID{1, 2})
+	n.session(2, 1) // b states what it has stably seen
+	known := len(a.sessions.vectors[2])
+	if known == 0 {
+		t.Fatal("b has stated nothing")
+	}
+	s := &session{peer: 2}
+	a.sessions.learn(s)
+	if len(a.sessions.vectors[2]) != known {
+		t.Errorf("%d bytes known of b after a session without a vector, %d before", len(a.sessions.vectors[2]), known)
+	}
+	if a.sessions.Collect() != 1 {
+		t.Error("the tombstone that both have is not freed")
+	}
+}

@@ -1,6 +1,7 @@
 package crdt
 
 import (
+	"fmt"
 	"testing"
 
 	"colloid.net/meshd/wire"
@@ -202,5 +203,25 @@ func TestRaiseStableRefusesMalformedVectors(t *testing.T) {
 	}
 	if low := wire.AppendDot(nil, wire.Dot{Actor: 5, Sequence: 3}); !a.RaiseStable(low) || a.Stable(5) != 9 {
 		t.Fatal("the vector fell")
+	}
+}
+
+// Collection looks at every leaf, the first and the last one too.
+func TestF45_EveryLeafIsCollected(t *testing.T) {
+	s := New(Options{Self: 1})
+	leaves, sequence := map[int]bool{}, uint64(0)
+	for i := 0; !leaves[0] || !leaves[Leaves-1]; i++ {
+		name := fmt.Appendf(nil, "spread.%d", i)
+		leaf := LeafOf(s.Hash(name))
+		if leaf != 0 && leaf != Leaves-1 && i > 100 || leaves[leaf] {
+			continue
+		}
+		leaves[leaf] = true
+		sequence++
+		s.Write(name, nil, wire.Dot{Actor: 1, Sequence: sequence})
+	}
+	s.OwnStable(sequence)
+	if freed := s.Collect(nil); freed != len(leaves) || s.Len() != 0 {
+		t.Errorf("%d of %d tombstones freed", freed, len(leaves))
 	}
 }

@@ -412,3 +412,28 @@ func TestPendingAgainstModel(t *testing.T) {
 		}
 	}
 }
+
+// An acknowledgement counts for the cell that was written to and for no other, even under the same nonce (F28).
+func TestF28_OnlyTheReceiverAcknowledges(t *testing.T) {
+	b := newBench(200, 300, 400)
+	b.options.Nonce = func() uint32 { return 77 }
+	b.put("spread.web", record("spread.web", "v", 1))
+	b.Spread(b.now, []byte("spread.web"), 0)
+	out := b.take()
+	if b.Ack(b.now, out[0].to, 78) {
+		t.Error("another nonce acknowledges")
+	}
+	for id := range wire.CellID(1000) { // so many that some share a place in the table with what is pending
+		if b.Ack(b.now, 1000+id, 77) {
+			t.Fatalf("the stranger %v acknowledges", 1000+id)
+		}
+	}
+	for i, s := range out {
+		if pending := b.Stats().Pending; pending != len(out)-i {
+			t.Fatalf("%d pending before acknowledgement %d", pending, i)
+		}
+		if !b.Ack(b.now, s.to, s.nonce) || b.Ack(b.now, s.to, s.nonce) {
+			t.Errorf("%v: acknowledged not exactly once", s.to)
+		}
+	}
+}

@@ -81,7 +81,7 @@ func TestF15_HostileContacts(t *testing.T) {
 	}
 	for i := range BucketsMax {
 		hostile := 0
-		for _, e := range table.Bucket(i) {
+		for _, e := range table.buckets[i].entries {
 			if !honest[e.Contact.ID] {
 				hostile++
 			}
@@ -183,5 +183,28 @@ func TestRefresh(t *testing.T) {
 	}
 	if _, ok := table.Refresh(start.Add(RefreshInterval), 0); !ok {
 		t.Error("not refreshed after an hour")
+	}
+}
+
+// Any proof of life forgets the failures before it: only those in a row count (F38).
+func TestF38_OnlyFailuresInARowCount(t *testing.T) {
+	const high = wire.CellID(1) << 63
+	table := NewTable(TableOptions{Self: 1, K: 1})
+	table.Insert(start, contact(high, 1), 0)
+	table.Insert(start, contact(high+1, 2), 0) // waits for the place
+	for range 5 {
+		for range FailureThreshold - 1 {
+			table.Failed(high)
+		}
+		table.Answered(start, high)
+	}
+	if _, there := table.Get(high); !there {
+		t.Fatal("a contact that answers now and then lost its place")
+	}
+	for range FailureThreshold {
+		table.Failed(high)
+	}
+	if _, there := table.Get(high + 1); !there {
+		t.Error("the spare did not take the place of one that answers no more")
 	}
 }

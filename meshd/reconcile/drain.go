@@ -54,11 +54,14 @@ func (r *Reconciler) endDraining() {
 
 // fits reports whether this cell has room for one more instance beside all that are here, by what was asked
 // for. Figures that are 0 set no limit (F72).
-func (r *run) fits(w *placement.Workload) bool {
+func (r *run) fits(w *placement.Workload) bool { return r.fitsWithout(w, nil) }
+
+// fitsWithout is fits as if some instances had gone already.
+func (r *run) fitsWithout(w *placement.Workload, gone []*Actual) bool {
 	processor, memory, count := r.startingCPU+uint64(w.Spec.CPUMillicores), r.startingMemory+uint64(w.Spec.MemoryMiB),
 		r.startingCount+1
 	for _, instance := range r.actual {
-		if instance.State != Denied {
+		if instance.State != Denied && !slices.Contains(gone, instance) {
 			processor += uint64(instance.CPUMillicores)
 			memory += uint64(instance.MemoryMiB)
 			count++
@@ -70,15 +73,30 @@ func (r *run) fits(w *placement.Workload) bool {
 		(limit.InstancesMax == 0 || count <= uint64(limit.InstancesMax))
 }
 
+// displace ends instances that only stay because no cell may run their workload, where a start that is planned here
+// needs their ports or their room and is of no lower priority. The plan reserves nothing for them, so nobody else
+// would make way, and runnerd would refuse the start again and again (F72).
+func (r *run) displace(w *placement.Workload) {
+	for _, h := range r.homeless {
+		if h.workload.Spec.Priority <= w.Spec.Priority && !slices.Contains(r.going, h.instance) &&
+			(wantsPortOf(w, h.instance) || !r.fitsWithout(w, r.going)) {
+			r.stop(h.workload, h.instance)
+		}
+	}
+}
+
 // yield is an instance that lost its place to others for lack of room.
 type yield struct {
 	workload *placement.Workload
 	instance *Actual
 }
 
-// crowded reports whether a start has to wait for the room of instances that leave. Those that lost their
+// crowded reports whether a start has to wait for the room of instances that leave, or for a port. Those that lost their
 // place to a workload of higher priority are told to leave now: nobody is going to replace them.
 func (r *run) crowded(w *placement.Workload) bool {
+	if r.blocked(w) {
+		return true
+	}
 	if r.fits(w) {
 		return false
 	}

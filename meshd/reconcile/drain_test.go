@@ -171,6 +171,72 @@ func TestF72_HigherPriorityTakesTheRoom(t *testing.T) {
 	}
 }
 
+// F72: what only stays because no cell may run its workload makes way for what the plan puts here, whether that lacks
+// room or a port; a higher priority does not make way for a lower one.
+func TestF72_WhatNobodyMayRunMakesWay(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		priority int8 // of the one that stays
+		capacity state.CellCapacity
+		port     uint16
+		want     int // stops
+	}{
+		{"instances", 0, state.CellCapacity{InstancesMax: 2}, 0, 1},
+		{"memory", 0, state.CellCapacity{MemoryMiB: 250}, 0, 1},
+		{"two must go", 0, state.CellCapacity{MemoryMiB: 120}, 0, 2},
+		{"port", 0, state.CellCapacity{}, 80, 1},
+		{"room for all", 0, state.CellCapacity{InstancesMax: 3, MemoryMiB: 300}, 0, 0},
+		{"higher priority", 1, state.CellCapacity{InstancesMax: 2}, 0, 0},
+	} {
+		b := newBench(t, self)
+		b.cells = b.cells[:1]
+		b.cells[0].Capacity = test.capacity
+		b.spec(func(s *workload.Spec) { s.MemoryMiB = 100 })
+		planned := b.workloads[0]
+		spec := *planned.Spec
+		spec.Ports = []workload.Port{{Host: 80, Container: 80}}
+		planned.Spec = &spec
+		homeless := spec
+		homeless.Ports, homeless.Priority = nil, test.priority
+		homeless.Constraints = []workload.Constraint{{Label: "zone", Value: "nowhere"}}
+		b.actual = nil
+		b.workloads = []placement.Workload{planned}
+		for i := range uint64(2) {
+			w := planned
+			w.Key, w.KeyHash, w.Spec = "spread.stays", 20+i, &homeless
+			b.workloads = append(b.workloads, w)
+			b.actual = append(b.actual, Actual{ID: InstanceID{20 + i, 0, 1}, Key: w.Key, State: Ready, MemoryMiB: 100})
+		}
+		if test.port != 0 {
+			b.actual[1].Ports = []uint16{test.port}
+		}
+		run := func() (stops, starts int) {
+			in := b.input()
+			in.Capacity = test.capacity
+			for _, action := range b.r.Run(b.now, in) {
+				if action.Kind == Stop {
+					stops++
+				} else {
+					starts++
+				}
+			}
+			return stops, starts
+		}
+		stops, starts := run()
+		if stops != test.want || (starts == 1) != (test.want == 0) {
+			t.Errorf("%s: %d stops and %d starts, want %d stops and no start beside them", test.name, stops, starts, test.want)
+		}
+		if test.want > 0 {
+			if b.actual = b.actual[:2-stops]; test.port != 0 {
+				b.actual[0].Ports = nil
+			}
+			if _, starts = run(); starts != 1 {
+				t.Errorf("%s: no start when the room is free", test.name)
+			}
+		}
+	}
+}
+
 // An emptied machine keeps what no other cell has a place for, and gives up what is replaced.
 func TestDrainKeepsWhatNobodyTakes(t *testing.T) {
 	b := newBench(t, other)

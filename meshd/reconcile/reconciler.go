@@ -40,16 +40,18 @@ type Reconciler struct {
 	draining        map[InstanceID]mark // since when an instance is announced as draining
 	drainingChanged []InstanceID        // in the last Run
 
-	round   uint64        // number of the present Run: marks that it does not renew are dropped
-	due     clock.Instant // of the next decision that depends on time
-	actual  []*Actual     // sorted by ID, without Gone
-	going   []*Actual     // instances that leave this cell or wait to leave it
-	stops   []Action
-	starts  []startRequest
-	ready   []startRequest // starts for which there is room
-	again   []Action       // starts of instances that exist and lack their environment
-	yields  []yield
-	actions []Action // the result of the last Run
+	round  uint64        // number of the present Run: marks that it does not renew are dropped
+	due    clock.Instant // of the next decision that depends on time
+	actual []*Actual     // sorted by ID, without Gone
+	going  []*Actual     // instances that leave this cell or wait to leave it
+	stops  []Action
+	starts []startRequest
+	ready  []startRequest // starts for which there is room
+	again  []Action       // starts of instances that exist and lack their environment
+	yields []yield
+	// Instances that nobody else may run: they stay until their room is needed.
+	homeless []yield
+	actions  []Action // the result of the last Run
 
 	startingCPU, startingMemory, startingCount uint64 // of ready
 }
@@ -138,6 +140,7 @@ func (r *Reconciler) begin(in *Input) {
 	r.actual, r.going = r.actual[:0], r.going[:0]
 	r.stops, r.starts, r.actions = r.stops[:0], r.starts[:0], r.actions[:0]
 	r.ready, r.again, r.yields, r.drainingChanged = r.ready[:0], r.again[:0], r.yields[:0], r.drainingChanged[:0]
+	r.homeless = r.homeless[:0]
 	r.startingCPU, r.startingMemory, r.startingCount = 0, 0, 0
 	for i := range in.Actual {
 		if in.Actual[i].State != Gone {
@@ -158,6 +161,7 @@ func (r *Reconciler) end() {
 	clear(r.starts)
 	clear(r.ready)
 	clear(r.yields)
+	clear(r.homeless)
 }
 
 func sweep[K comparable](marks map[K]mark, round uint64) {

@@ -22,6 +22,7 @@ type bench struct {
 	workloads  []placement.Workload
 	ready      map[wire.CellID]uint64 // digest READY on a cell, any key and slot
 	frozen     bool
+	frozenKey  uint64 // this one, too
 	hold       bool
 	unsure     bool
 	actual     []Actual
@@ -73,7 +74,7 @@ func (b *bench) input() *Input {
 	return &Input{
 		Self: self, Authoritative: !b.unsure, HoldStarts: b.hold,
 		Plan: b.planner.Compute(b.cells, b.workloads), Workloads: b.workloads,
-		Frozen: func(uint64) bool { return b.frozen },
+		Frozen: func(key uint64) bool { return b.frozen || key == b.frozenKey },
 		Ready: func(_ uint64, cell wire.CellID, _ uint16, digest uint64) bool {
 			return b.ready[cell] == digest
 		},

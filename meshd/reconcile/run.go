@@ -8,6 +8,7 @@ import (
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/placement"
 	"colloid.net/meshd/wire"
+	"colloid.net/workload"
 )
 
 // run is one evaluation of an Input.
@@ -117,7 +118,8 @@ func (r *run) leave(w *placement.Workload, replicas []placement.Replica, instanc
 		return
 	}
 	if len(replicas) == 0 && !(r.Plan.ShortOfRoom(w.KeyHash) && r.Plan.TakesNew(r.Self)) {
-		return // nobody else may run it, and this cell does not need the room for others
+		r.homeless = append(r.homeless, yield{w, instance})
+		return // nobody else may run it, and until this cell needs the room for others it serves on
 	}
 	if unplaced, _ := r.Plan.Unplaced(w.KeyHash); unplaced > 0 && r.Drained {
 		return // emptying a machine is no reason to have fewer copies
@@ -296,6 +298,7 @@ func (r *run) emit() {
 	})
 	for _, start := range r.starts {
 		w := start.workload
+		r.displace(w)
 		if r.portHeld(w) || r.crowded(w) {
 			continue
 		}
@@ -320,15 +323,14 @@ func (r *run) emit() {
 // carry no protocol, so equal numbers of TCP and UDP wait for each other; that ends at the latest
 // SurplusMax later.
 func (r *run) portHeld(w *placement.Workload) bool {
-	for i := range w.Spec.Ports {
-		port := w.Spec.Ports[i].Host
-		for _, instance := range r.going {
-			if port != 0 && slices.Contains(instance.Ports, port) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.going, func(instance *Actual) bool { return wantsPortOf(w, instance) })
+}
+
+// wantsPortOf reports whether the workload asks for a host port that an instance has.
+func wantsPortOf(w *placement.Workload, instance *Actual) bool {
+	return slices.ContainsFunc(w.Spec.Ports, func(port workload.Port) bool {
+		return port.Host != 0 && slices.Contains(instance.Ports, port.Host)
+	})
 }
 
 func (r *run) ask(action Action) {

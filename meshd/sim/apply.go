@@ -50,7 +50,7 @@ func (w *World) Apply(f Fault) {
 	}
 	w.Tracef("* %s", f)
 	switch f.Verb {
-	case Write, Delete, Resolve, Drain, Uncordon, Backup:
+	case Write, Delete, Resolve, Drain, Uncordon, Backup: // operators' writes disturb nobody
 	default:
 		w.trouble = max(w.trouble, w.now+f.For)
 	}
@@ -66,6 +66,8 @@ func (w *World) Apply(f Fault) {
 		n.Rebind()
 	case Reboot:
 		w.reboot(n, f.For)
+	case Equip:
+		w.reequip(n, f.Machine)
 	case Backup:
 		n.backup = n.disk.image.clone()
 		n.backupAt = w.now
@@ -226,10 +228,10 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 	}
 	switch f.Verb {
 	case Write:
-		n.Set(f.Key, RolloutSpec(f.Replicas, f.Image, workload.Update{AutoRollback: f.Rollback}), uds.ExpectAny, nil)
+		n.specify(&f, func(value []byte) { n.Set(f.Key, value, uds.ExpectAny, nil) })
 	case Drain:
 		w.drained[other.Index] = struct{}{}
-		n.Drain(other, true)
+		n.drain(other, true, f.Abandon, nil)
 	case Uncordon:
 		delete(w.drained, other.Index)
 		n.Drain(other, false)
@@ -237,7 +239,7 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 		n.Delete(f.Key)
 	case Resolve:
 		if register, found := n.cell.Store().Get([]byte(f.Key)); found && register.Conflicted() {
-			n.Resolve(f.Key, Spec(f.Replicas, f.Image))
+			n.specify(&f, func(value []byte) { n.Resolve(f.Key, value) })
 		}
 	case Forget:
 		id := binary.BigEndian.AppendUint64(nil, uint64(other.ID()))
@@ -252,9 +254,16 @@ func (w *World) applyOperator(f Fault, n, other *Node) {
 		n.reserved = true
 		w.disturb(n)
 		w.losing(n, 0)
-		n.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 20}}, func(r cell.Response) {
+		payload := []byte{0, 20}
+		if f.Abandon {
+			payload = append(payload, 2)
+		}
+		n.Command(cell.Request{Code: uds.CodeLeave, Payload: payload}, func(r cell.Response) {
 			w.Tracef("n%d leave: %d %s", n.Index, r.Status, r.Text)
 			n.outside = n.outside || r.Status == uds.OK
+			if w.calm { // the last fault was while it handed over
+				w.After(time.Second, func() { w.rejoin(n) })
+			}
 		})
 		w.After(f.For+25*time.Second, func() {
 			n.reserved = false

@@ -12,12 +12,18 @@ import (
 // every step, action or write; expensive ones at intervals or once the world has become calm.
 type Checker struct {
 	Name string
+	// Begin looks at the world as it is when the rule is added to it.
+	Begin func(w *World)
 	// Step follows every input to a cell.
 	Step func(w *World, n *Node) error
 	// Action sees every command a cell gives to its runnerd, at the moment it is given.
 	Action func(w *World, n *Node, action reconcile.Action) error
 	// Write sees every own write of a cell on its way to the disk.
 	Write func(w *World, n *Node, record *wire.Record) error
+	// Synced sees every own write when it is on the disk, which is when the cell hears of that and applies it.
+	Synced func(w *World, n *Node, record *wire.Record)
+	// Lost hears that a machine is about to lose what its disk has learnt.
+	Lost func(w *World, n *Node)
 	// Datagram sees every datagram as it is sent to a machine.
 	Datagram func(w *World, from, to *Node, datagram []byte) error
 	// Periodic is called every Every of virtual time, if Every is not 0.
@@ -30,11 +36,20 @@ type Checker struct {
 // AddChecker installs a checker.
 func (w *World) AddChecker(c *Checker) {
 	w.checks = append(w.checks, c)
+	if c.Begin != nil {
+		c.Begin(w)
+	}
 	if c.Step != nil {
 		w.stepChecks = append(w.stepChecks, c)
 	}
 	if c.Datagram != nil {
 		w.sendChecks = append(w.sendChecks, c)
+	}
+	if c.Lost != nil {
+		w.lost = append(w.lost, func(n *Node, _ time.Duration) { c.Lost(w, n) })
+	}
+	if c.Synced != nil {
+		w.synced = append(w.synced, func(n *Node, record *wire.Record) { c.Synced(w, n, record) })
 	}
 	if c.Periodic != nil && c.Every > 0 {
 		w.every(c)
@@ -88,6 +103,7 @@ func (w *World) written(n *Node, raw []byte) {
 			return
 		}
 		raw = rest
+		w.examined("storage")
 		for _, check := range w.checks {
 			if check.Write != nil {
 				w.note(check, check.Write(w, n, &record))

@@ -30,16 +30,17 @@ const (
 	Runnerd   Verb = "runnerd"   // runnerd 1 for 30s: the helper is not there
 	Exit      Verb = "exit"      // exit 1: one instance on it ends by itself
 	Upgrade   Verb = "upgrade"   // upgrade 1 for 5m: it runs the next version of meshd, then this one again
+	Equip     Verb = "equip"     // equip 1 memory=2048 labels=zone=a: it is configured anew, and colloid starts again
 	Join      Verb = "join"      // join: one more machine is installed and joins
 	Leave     Verb = "leave"     // leave 1 for 60s: it leaves, and joins again 60 s later
 	Forget    Verb = "forget"    // forget 1>2: an operator at 1 declares 2 gone
 	Spoof     Verb = "spoof"     // spoof 1 for 10s: somebody replays what 1 received from false addresses
 	Rebind    Verb = "rebind"    // rebind 1: the router of 1 forgets everything and uses other ports from now on
 	Reboot    Verb = "reboot"    // reboot 1 for 5s: the router of 1 is off, then it has forgotten everything
-	Write     Verb = "write"     // write 1 spread.a replicas=3 image=/bin/b: an operator at 1
+	Write     Verb = "write"     // write 1 spread.a replicas=3 image=/bin/b ports=80:80: an operator at 1, see Shape
 	Delete    Verb = "delete"    // delete 1 spread.a
 	Resolve   Verb = "resolve"   // resolve 1 spread.a replicas=3 image=/bin/b
-	Drain     Verb = "drain"     // drain 1>2: an operator at 1 empties 2
+	Drain     Verb = "drain"     // drain 1>2: an operator at 1 empties 2; abandon=true also of volumes
 	Uncordon  Verb = "uncordon"  // uncordon 1>2: and ends that
 )
 
@@ -54,7 +55,10 @@ type Fault struct {
 	Key         string
 	Replicas    int
 	Image       string
-	Rollback    bool // of Write
+	Rollback    bool // of Write and Resolve
+	Shape       Shape
+	Machine     Machine // of Equip
+	Abandon     bool    // of Drain and Leave: though volumes stay behind
 }
 
 // verbForm says which arguments a verb takes.
@@ -71,6 +75,7 @@ var verbForms = map[Verb]verbForm{
 	Upgrade: {node: true, end: true}, Leave: {node: true, end: true}, Forget: {node: true, other: true}, Spoof: {node: true, end: true},
 	Write: {node: true, key: true, value: true}, Delete: {node: true, key: true},
 	Resolve: {node: true, key: true, value: true},
+	Equip:   {node: true},
 	Drain:   {node: true, other: true}, Uncordon: {node: true, other: true},
 }
 
@@ -104,10 +109,16 @@ func (f Fault) String() string {
 		b.WriteString(" " + f.Key)
 	}
 	if form.value {
-		fmt.Fprintf(&b, " replicas=%d image=%s", f.Replicas, f.Image)
+		fmt.Fprintf(&b, " replicas=%d image=%s%s", f.Replicas, f.Image, f.Shape.String())
+	}
+	if f.Verb == Equip {
+		b.WriteString(f.Machine.String())
 	}
 	if f.Rollback {
 		b.WriteString(" rollback=true")
+	}
+	if f.Abandon {
+		b.WriteString(" abandon=true")
 	}
 	if form.end && f.For > 0 {
 		fmt.Fprintf(&b, " for %v", f.For)
@@ -116,14 +127,15 @@ func (f Fault) String() string {
 }
 
 func formatGroups(groups []int) string {
-	parts := make([]string, slices.Max(groups)+1)
+	parts := make([][]string, slices.Max(groups)+1)
 	for node, group := range groups {
-		if parts[group] != "" {
-			parts[group] += ","
-		}
-		parts[group] += strconv.Itoa(node)
+		parts[group] = append(parts[group], strconv.Itoa(node))
 	}
-	return strings.Join(parts, "|")
+	texts := make([]string, len(parts))
+	for group, part := range parts {
+		texts[group] = strings.Join(part, ",")
+	}
+	return strings.Join(texts, "|")
 }
 
 // ParseFault reads what String writes, without a time.
@@ -231,10 +243,20 @@ func (f *Fault) parseOption(form verbForm, field string) error {
 		f.Replicas, err = strconv.Atoi(value)
 	case form.value && name == "image":
 		f.Image = value
-	case f.Verb == Write && name == "rollback":
+	case form.value && name == "rollback":
 		f.Rollback, err = strconv.ParseBool(value)
+	case (f.Verb == Drain || f.Verb == Leave) && name == "abandon":
+		f.Abandon, err = strconv.ParseBool(value)
+	case f.Verb == Equip:
+		err = f.Machine.parse(name, value)
 	default:
-		err = fmt.Errorf("what is %q", field)
+		known := false
+		if form.value {
+			known, err = f.Shape.parse(name, value)
+		}
+		if !known {
+			err = fmt.Errorf("what is %q", field)
+		}
 	}
 	return err
 }

@@ -11,7 +11,9 @@ import (
 func FuzzParseFault(f *testing.F) {
 	for _, text := range []string{"partition 0,1|2,3 for 30s", "crash 1 for 1m", "weather loss=5% duplicate=1% reorder=2% delay=1ms..20ms for 1m",
 		"write 0 spread.web replicas=2 image=/bin/web", "forget 0>2", "partition 65536 for 1s", "weather loss=NaN%", "drain 0>1",
-		"write 0 k rollback=true", "resolve 1 spread.a replicas=1 image=x"} {
+		"write 0 k rollback=true", "resolve 1 spread.a replicas=1 image=x", "equip 1 memory=5 labels=a=b,c=d arch=x runtimes=oci,wasm deny=/b",
+		"write 0 stateful.d replicas=1 image=/b ports=80:80,53/udp where=a=b,c!=d priority=-1 grace=3 pile=true volume=true secret=3",
+		"drain 0>1 abandon=true"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

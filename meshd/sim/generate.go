@@ -21,7 +21,10 @@ func Generate(seed uint64, cells int, duration time.Duration, verbs []Verb) Scen
 	}
 	// A majority never loses its memory: else there is nothing that could be kept.
 	g.fragile = g.random.Perm(cells)[:(cells-1)/2]
-	g.keys = []string{"spread.a", "spread.b", "spread.c"}[:1+g.random.IntN(3)]
+	g.keys = g.someKeys()
+	if g.has(Equip) {
+		s.Faults = g.machines()
+	}
 	// One fault a minute on average, some seeds with many more.
 	gap := time.Minute / time.Duration(1+g.random.IntN(6))
 	for at := time.Duration(0); at < duration; at += time.Duration(g.random.ExpFloat64() * float64(gap)) {
@@ -29,8 +32,8 @@ func Generate(seed uint64, cells int, duration time.Duration, verbs []Verb) Scen
 		f.At = at.Round(time.Millisecond)
 		s.Faults = append(s.Faults, f)
 	}
-	if g.has(Rebind) {
-		s.addRouters()
+	if g.has(Rebind) || g.has(Reboot) {
+		s.addRouters(verbs)
 	}
 	return s
 }
@@ -40,10 +43,11 @@ const routersOneIn = 8
 
 // addRouters puts some clusters behind routers and lets those fail. What chance decides here comes from a
 // source of its own, so that all other scenarios are what they are without it.
-func (s *Scenario) addRouters() {
+func (s *Scenario) addRouters(verbs []Verb) {
 	random := rand.New(rand.NewPCG(s.Seed, 0x726f7574657273))
-	const public = 2 // of them one is up most of the time
-	if random.IntN(routersOneIn) != 0 || s.Cells <= public {
+	const public = 2                     // of them one is up most of the time
+	asked := len(verbs) < len(verbForms) // somebody named the verbs one by one
+	if random.IntN(routersOneIn) != 0 && !asked || s.Cells <= public {
 		return
 	}
 	s.NAT = make([]NATKind, s.Cells)
@@ -53,7 +57,7 @@ func (s *Scenario) addRouters() {
 	s.keepReachable(public)
 	for at := time.Duration(0); at < s.Duration; at += time.Duration(random.ExpFloat64() * float64(2*time.Minute)) {
 		f := Fault{At: at.Round(time.Millisecond), Verb: Rebind, Node: random.IntN(s.Cells)}
-		if random.IntN(2) == 0 {
+		if random.IntN(2) == 0 && slices.Contains(verbs, Reboot) || !slices.Contains(verbs, Rebind) {
 			f.Verb, f.For = Reboot, time.Duration(1+random.IntN(60))*time.Second
 		}
 		s.Faults = append(s.Faults, f)
@@ -90,6 +94,9 @@ func (s *Scenario) keepReachable(public int) {
 	}
 }
 
+// needs are verbs without which others do nothing.
+var needs = map[Verb][]Verb{Restore: {Backup}, Uncordon: {Drain}}
+
 // ParseVerbs reads the argument of -faults: "all", "none", or names separated by commas.
 func ParseVerbs(text string) ([]Verb, error) {
 	switch text {
@@ -103,8 +110,10 @@ func ParseVerbs(text string) ([]Verb, error) {
 		if _, known := verbForms[Verb(name)]; !known {
 			return nil, fmt.Errorf("unknown fault %q: want all, none, or some of %v", name, Verbs())
 		}
-		if !slices.Contains(verbs, Verb(name)) {
-			verbs = append(verbs, Verb(name))
+		for _, verb := range append(needs[Verb(name)], Verb(name)) {
+			if !slices.Contains(verbs, verb) {
+				verbs = append(verbs, verb)
+			}
 		}
 	}
 	return verbs, nil
@@ -117,7 +126,10 @@ type generator struct {
 	duration time.Duration
 	verbs    []Verb
 	fragile  []int // machines that may lose their disk or leave
+	drained  []int
 	keys     []string
+	narrow   bool // machines have little of everything
+	arches   []string
 }
 
 func (g *generator) has(verb Verb) bool { return slices.Contains(g.verbs, verb) }
@@ -142,7 +154,7 @@ var weights = []struct {
 }{
 	{Weather, 3}, {Partition, 4}, {Cut, 3}, {Deaf, 2}, {Crash, 4}, {Kill, 4}, {Wipe, 2}, {Backup, 2}, {Restore, 2},
 	{Clone, 1}, {Pause, 3}, {Starve, 2}, {Jump, 1}, {Full, 2}, {Runnerd, 2}, {Exit, 2}, {Join, 1}, {Leave, 1},
-	{Forget, 2}, {Spoof, 1}, {Upgrade, 3}, {Write, 25}, {Delete, 6}, {Resolve, 8},
+	{Forget, 2}, {Spoof, 1}, {Upgrade, 3}, {Equip, 2}, {Drain, 3}, {Uncordon, 2}, {Write, 28}, {Delete, 6}, {Resolve, 8},
 }
 
 func (g *generator) verb() Verb {
@@ -174,7 +186,7 @@ func (g *generator) fault() Fault {
 		f.Key = g.keys[g.random.IntN(len(g.keys))]
 	}
 	if form.value {
-		f.Replicas, f.Image = 1+g.random.IntN(4), "/bin/"+string(rune('a'+g.random.IntN(4)))
+		g.specify(&f)
 	}
 	switch f.Verb {
 	case Weather:
@@ -188,20 +200,44 @@ func (g *generator) fault() Fault {
 		for i := range f.Groups {
 			f.Groups[i] = g.random.IntN(parts)
 		}
+		f.Groups = compact(f.Groups)
 	case Wipe, Leave, Clone:
 		if len(g.fragile) == 0 {
 			return Fault{Verb: Backup, Node: f.Node}
 		}
 		victim := g.fragile[g.random.IntN(len(g.fragile))]
+		f.Abandon = f.Verb == Leave && g.random.IntN(2) == 0
 		if f.Node = victim; f.Verb == Clone {
 			f.Node, f.Other = f.Other, victim
 		}
+	case Equip:
+		f.Machine = g.machine(f.Node)
+	case Uncordon:
+		if drained := g.drained; len(drained) > 0 { // one that somebody wanted empty
+			f.Other = drained[g.random.IntN(len(drained))]
+			f.Node = (f.Other + 1 + g.random.IntN(max(1, g.cells-1))) % g.cells
+		}
+	case Drain:
+		f.Abandon = g.random.IntN(2) == 0
+		g.drained = append(g.drained, f.Other)
 	case Join:
 		if g.joined++; g.joined > 2 {
 			return Fault{Verb: Backup, Node: f.Node}
 		}
 	}
 	return f
+}
+
+// compact numbers groups anew so that none is empty: a scenario must be readable as it is written.
+func compact(groups []int) []int {
+	numbers := make(map[int]int)
+	for i, group := range groups {
+		if _, known := numbers[group]; !known {
+			numbers[group] = len(numbers)
+		}
+		groups[i] = numbers[group]
+	}
+	return groups
 }
 
 // round keeps a probability short in writing.

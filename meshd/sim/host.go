@@ -8,7 +8,6 @@ import (
 	"colloid.net/meshd/cell"
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/reconcile"
-	"colloid.net/meshd/state"
 	"colloid.net/workload"
 )
 
@@ -35,15 +34,18 @@ type instance struct {
 	id       reconcile.InstanceID
 	key      string
 	spec     []byte
+	runs     *workload.Spec // spec, decoded
 	state    reconcile.State
 	pid      uint32
+	exitCode int32
 	started  time.Duration
 	restarts uint32
+	handed   bool // runnerd has the environment that the specification names
 }
 
 func newHost(n *Node) *host {
 	return &host{node: n, instances: make(map[reconcile.InstanceID]*instance), StartDelay: 100 * time.Millisecond,
-		Flags: state.FlagProcess | state.FlagOCI}
+		Flags: defaultRuntimes}
 }
 
 func (h *host) crash() {
@@ -61,7 +63,7 @@ func (h *host) connect() {
 		n.input(func(now clock.Instant) {
 			n.cell.HelperHello(now, cell.HelperHello{
 				Software: "sim", Flags: h.Flags,
-				Capacity: state.CellCapacity{CPUMillicores: 64000, MemoryMiB: 65536, InstancesMax: 1000},
+				Capacity: n.machine.capacity(),
 			})
 			for _, i := range h.sorted() {
 				n.cell.HelperInstance(now, h.actual(i))
@@ -82,7 +84,7 @@ func (h *host) sorted() []*instance {
 
 func (h *host) actual(i *instance) reconcile.Actual {
 	return reconcile.Actual{ID: i.id, Key: i.key, Spec: i.spec, State: i.state, PID: i.pid, StartTicks: uint64(i.started),
-		Restarts: i.restarts}
+		Restarts: i.restarts, ExitCode: i.exitCode, Ports: i.hostPorts(), NeedsEnvironment: i.lacksEnvironment()}
 }
 
 func (h *host) report(i *instance) {
@@ -118,50 +120,55 @@ func (h *host) Do(action reconcile.Action) bool {
 
 func (h *host) start(action reconcile.Action) {
 	if i := h.instances[action.ID]; i != nil && i.state != reconcile.Denied {
+		h.hand(i, action.Environment)
 		h.report(i)
 		return
 	}
+	spec, err := workload.Decode(action.Spec)
+	if err != nil {
+		panic("sim: " + action.Key + " is told to start with an invalid specification: " + err.Error())
+	}
 	h.nextPID++
-	i := &instance{id: action.ID, key: action.Key, spec: action.Spec, state: reconcile.Starting,
-		pid: h.nextPID, started: h.node.world.now}
-	if h.Deny != nil {
-		if spec, err := workload.Decode(action.Spec); err == nil && h.Deny(spec) != "" {
-			i.state = reconcile.Denied
-			actual := h.actual(i)
-			actual.Reason = h.Deny(spec)
-			h.node.input(func(now clock.Instant) { h.node.cell.HelperInstance(now, actual) })
-			return
-		}
+	i := &instance{id: action.ID, key: action.Key, spec: action.Spec, runs: spec, state: reconcile.Starting,
+		pid: h.nextPID, started: h.node.world.now, handed: action.Environment != nil}
+	if reason := h.refusal(spec); reason != "" {
+		i.state = reconcile.Denied
+		actual := h.actual(i)
+		actual.Reason = reason
+		h.node.world.Tracef("n%d refuses %s: %s", h.node.Index, action.Key, reason)
+		h.node.input(func(now clock.Instant) { h.node.cell.HelperInstance(now, actual) })
+		return
 	}
 	h.instances[action.ID] = i
 	h.Starts++
 	h.node.world.Tracef("n%d starts %s", h.node.Index, action.Key)
 	h.report(i)
-	switch image := program(i.spec); {
-	case strings.HasPrefix(image, imageCrashes):
-		h.crashLater(i, time.Second)
-		return
-	case strings.HasPrefix(image, imageHangs):
-		return
-	}
-	run := h.run
-	h.node.world.After(h.StartDelay, func() {
-		if h.run == run && h.instances[action.ID] == i && i.state == reconcile.Starting {
-			i.state = reconcile.Ready
-			h.report(i)
-		}
-	})
+	h.attempt(i, time.Second)
 }
 
 func (h *host) stop(action reconcile.Action) {
 	i := h.instances[action.ID]
 	if i == nil {
-		i = &instance{id: action.ID, key: action.Key}
-	} else {
-		h.Stops++
-		h.node.world.Tracef("n%d stops %s", h.node.Index, action.Key)
+		h.report(&instance{id: action.ID, key: action.Key, state: reconcile.Gone})
+		return
 	}
-	delete(h.instances, action.ID)
+	if i.state == reconcile.Stopping {
+		h.report(i)
+		return
+	}
+	h.Stops++
+	h.node.world.Tracef("n%d stops %s", h.node.Index, action.Key)
+	if i.runs != nil && strings.HasPrefix(bare(i.runs.Image), imageLingers) && i.state != reconcile.Backoff {
+		i.state = reconcile.Stopping
+		h.report(i)
+		h.later(i, action.Grace, reconcile.Stopping, func() { h.gone(i) })
+		return
+	}
+	h.gone(i)
+}
+
+func (h *host) gone(i *instance) {
+	delete(h.instances, i.id)
 	i.state = reconcile.Gone
 	h.report(i)
 }
@@ -169,6 +176,7 @@ func (h *host) stop(action reconcile.Action) {
 // leave is runnerd going away; what it runs goes on (F134).
 func (h *host) leave() {
 	h.away = true
+	h.forget()
 	h.node.input(func(now clock.Instant) { h.node.cell.HelperGone(now) })
 }
 
@@ -188,16 +196,21 @@ func (h *host) exit(pick int) {
 	if i.state != reconcile.Ready {
 		return
 	}
+	h.node.world.Tracef("n%d: %s exits", h.node.Index, i.key)
+	if i.runs.Restart != workload.RestartAlways {
+		i.state = reconcile.Exited
+		h.report(i)
+		return
+	}
 	i.state = reconcile.Backoff
 	i.restarts++
-	h.node.world.Tracef("n%d: %s exits", h.node.Index, i.key)
 	h.report(i)
-	run := h.run
-	h.node.world.After(time.Second, func() {
-		if h.run == run && h.instances[i.id] == i && i.state == reconcile.Backoff {
-			i.state = reconcile.Ready
-			h.report(i)
+	h.later(i, time.Second, reconcile.Backoff, func() {
+		if i.lacksEnvironment() {
+			return // until it is handed over again
 		}
+		i.state = reconcile.Ready
+		h.report(i)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
+	"colloid.net/meshd/wire"
 	"colloid.net/workload"
 )
 
@@ -20,27 +21,17 @@ import (
 const (
 	imageCrashes = "/bin/crashes" // ends at once, again and again
 	imageHangs   = "/bin/hangs"   // runs and never becomes ready
+	imageLingers = "/bin/lingers" // works, and takes all of its grace to end
 )
 
-// crashLater is what runnerd does with a program that ends at once: pauses that grow by 5/2, from 1 s to 5 min.
-func (h *host) crashLater(i *instance, pause time.Duration) {
-	run := h.run
-	h.node.world.After(h.StartDelay, func() {
-		if h.run != run || h.instances[i.id] != i || i.state == reconcile.Stopping {
-			return
-		}
-		i.state = reconcile.Backoff
-		h.report(i)
-		h.node.world.After(pause, func() {
-			if h.run != run || h.instances[i.id] != i || i.state != reconcile.Backoff {
-				return
-			}
-			i.restarts++
-			i.state = reconcile.Starting
-			h.report(i)
-			h.crashLater(i, min(pause*5/2, 5*time.Minute))
-		})
-	})
+// works reports whether a program becomes ready and stays so.
+func works(image string) bool {
+	return !strings.HasPrefix(bare(image), imageCrashes) && !strings.HasPrefix(bare(image), imageHangs)
+}
+
+// bare is the program of a module: what stands in its address, see Fault.spec.
+func bare(image string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(image, "file://"), ".wasm")
 }
 
 // program is the path of what an instance runs.
@@ -64,14 +55,50 @@ func RolloutSpec(replicas int, image string, update workload.Update) []byte {
 }
 
 // Drain is an operator at the node who wants a cell empty, or no longer.
-func (n *Node) Drain(target *Node, wish bool) {
+func (n *Node) Drain(target *Node, wish bool) { n.drain(target, wish, false, nil) }
+
+func (n *Node) drain(target *Node, wish, abandon bool, done func(cell.Response)) {
 	flag := byte(0)
-	if wish {
+	switch {
+	case wish && abandon:
+		flag = 2
+	case wish:
 		flag = 1
 	}
-	payload := append(binary.BigEndian.AppendUint64(nil, uint64(target.ID())), flag)
-	n.Command(cell.Request{Code: uds.CodeDrain, Payload: payload}, func(r cell.Response) {
+	n.Command(drainRequest(target.ID(), flag), func(r cell.Response) {
 		n.world.Tracef("n%d drain n%d %t: %d %s", n.Index, target.Index, wish, r.Status, r.Text)
+		if done != nil {
+			done(r)
+		}
+	})
+}
+
+func drainRequest(id wire.CellID, flag byte) cell.Request {
+	return cell.Request{Code: uds.CodeDrain, Payload: append(binary.BigEndian.AppendUint64(nil, uint64(id)), flag)}
+}
+
+// specify makes the specification of a fault, after its secrets are in the cluster, as the command line does it.
+func (n *Node) specify(f *Fault, done func(value []byte)) {
+	spec := f.spec()
+	finish := func() {
+		value, err := workload.Encode(spec)
+		if err != nil {
+			panic(fmt.Sprintf("sim: %v: %v", f, err))
+		}
+		done(value)
+	}
+	if f.Shape.Secret == 0 {
+		finish()
+		return
+	}
+	run := n.run
+	n.Environment(f.Key, f.Shape.environment(), true, func(digest [32]byte) {
+		spec.EnvironmentDigest = digest
+		n.world.After(time.Millisecond, func() {
+			if n.run == run && n.cell != nil && !n.paused {
+				finish()
+			}
+		})
 	})
 }
 
@@ -147,7 +174,7 @@ const calmFor = time.Minute
 
 // undisturbed reports whether nothing but operators' writes has happened lately.
 func (w *World) undisturbed() bool {
-	if w.network.stormy != 0 && w.now-w.Storm() < calmFor || w.now < w.trouble+calmFor {
+	if w.stormedWithin(calmFor) || w.now < w.trouble+calmFor {
 		return false
 	}
 	for _, n := range w.nodes {
@@ -185,7 +212,10 @@ func checkUpdates() *Checker {
 				}
 			}
 		}
-		least := min(int(spec.Replicas), len(w.nodes)-len(w.drained)) - max(1, int(spec.Update.UnavailableMax))
+		w.examined("F75")
+		// Replicas for which there is no cell cannot be waited for (F78).
+		least := min(int(spec.Replicas), len(w.nodes)-len(w.drained), len(n.cell.Plan().Of(action.ID.KeyHash)))
+		least -= max(1, int(spec.Update.UnavailableMax))
 		if ready < least {
 			return fmt.Errorf("n%d stops %s while only %d others are ready: at least %d", n.Index, action.Key, ready, least)
 		}
@@ -222,6 +252,9 @@ func checkEnvironments() *Checker {
 			return nil
 		}
 		spec, err := workload.Decode(action.Spec)
+		if action.Environment != nil {
+			w.examined("F83")
+		}
 		if err != nil || (spec.EnvironmentDigest == [32]byte{}) != (action.Environment == nil) {
 			return fmt.Errorf("n%d starts %s with another environment than it names", n.Index, action.Key)
 		}

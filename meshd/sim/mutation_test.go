@@ -29,7 +29,12 @@ func broken(t *testing.T, rule string, faults []Fault, breaking func(w *World)) 
 
 func brokenFor(t *testing.T, checkers []*Checker, rule string, faults []Fault, breaking func(w *World)) {
 	t.Helper()
-	s := Scenario{Seed: 1, Cells: 4, Duration: 2 * time.Minute, Faults: faults, Checkers: checkers}
+	brokenIn(t, 2*time.Minute, checkers, rule, faults, breaking)
+}
+
+func brokenIn(t *testing.T, d time.Duration, checkers []*Checker, rule string, faults []Fault, breaking func(w *World)) {
+	t.Helper()
+	s := Scenario{Seed: 1, Cells: 4, Duration: d, Faults: faults, Checkers: checkers}
 	if result := s.Run(nil); result.Failure != nil {
 		t.Fatalf("the world is not sound before it is broken: %v", result.Failure)
 	}
@@ -373,9 +378,13 @@ func TestF83_CheckerFires(t *testing.T) {
 
 // Every rule that can end a run has been broken above, and the table in docs/testing.md says where.
 func TestSim_EveryRuleHasAMutation(t *testing.T) {
-	source, err := os.ReadFile("mutation_test.go")
-	if err != nil {
-		t.Fatal(err)
+	var source []byte
+	for _, file := range []string{"mutation_test.go", "mutation_load_test.go"} {
+		part, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, part...)
 	}
 	table, err := os.ReadFile("../../docs/testing.md")
 	if err != nil {

@@ -167,6 +167,9 @@ func (n *network) groupOf(i int) int {
 }
 
 func (n *network) send(from *Node, source, to netip.AddrPort, datagram []byte) {
+	if len(datagram) > wire.DatagramMax/2 {
+		n.world.examined("RES-2")
+	}
 	if len(datagram) > wire.DatagramMax {
 		n.world.fail("RES-2", "n%d sends a datagram of %d bytes", from.Index, len(datagram))
 	}

@@ -44,6 +44,7 @@ type Node struct {
 	reserved  bool // a fault holds the machine down or paused; others leave it alone
 	joining   bool
 	keysMax   uint32         // of this cell, 0 = the world's
+	machine   Machine        // what it offers
 	arch      string         // of its processor, "" = this machine's
 	versions  wire.Versions  // of the protocol that the installed meshd speaks
 	forced    bool           // it was told to leave by force
@@ -76,6 +77,7 @@ func (n *Node) Boot() {
 	config.Hostname = fmt.Sprintf("n%d", n.Index)
 	config.Software = "sim"
 	config.Arch = n.arch
+	config.Labels = n.machine.Labels
 	config.Random = rand.New(rand.NewPCG(w.random.Uint64(), w.random.Uint64()))
 	config.Entropy = func(p []byte) {
 		for len(p) > 0 {
@@ -257,6 +259,7 @@ func (p *port) CloseSocket(socket int) { delete(p.sockets, socket) }
 
 // SendVia implements cell.Sockets.
 func (p *port) SendVia(socket int, to netip.AddrPort, datagram []byte) {
+	p.world.examined("SOCKET")
 	source, open := p.sockets[socket]
 	if !open {
 		p.world.fail("SOCKET", "n%d sends from socket %d, which is not open", p.Index, socket)

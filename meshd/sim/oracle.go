@@ -84,7 +84,10 @@ func (o *oracle) note(_ *World, n *Node, record *wire.Record) error {
 	}
 	// The author had seen its own earlier writes of the key: those its register held.
 	if register, found := n.cell.Store().Get(record.Name); found {
-		if earlier := wire.ContextLookup(register.Context(), own.Actor); earlier > 0 && earlier < own.Sequence {
+		switch earlier := wire.ContextLookup(register.Context(), own.Actor); {
+		case earlier == own.Sequence: // it is in the store already: a wish to drain that ends with its cell
+			w.seen[own.Actor] = own.Sequence - 1
+		case earlier > 0 && earlier < own.Sequence:
 			w.seen[own.Actor] = earlier
 		}
 	}
@@ -205,6 +208,7 @@ func (o *oracle) exact(w *World) error {
 			if n.cell == nil || n.cell.ClusterID() != w.cluster {
 				continue
 			}
+			w.examined("SAFE-4")
 			if err := o.exactKey(n, key); err != nil {
 				return err
 			}

@@ -21,6 +21,7 @@ func Checkers() []*Checker {
 		checkDeaths(), checkSameState(), checkSamePlan(), checkIdle(), checkAmplification(), checkBounds(),
 		checkVersions(), checkMovement(),
 		checkUpdates(), checkEnvironments(),
+		checkSuspicions(), checkSpreading(), checkMoves(), checkRoom(), checkDrains(), checkCollection(), checkLogged(),
 	}
 }
 
@@ -29,7 +30,10 @@ func stack() string { return string(debug.Stack()) }
 // checkConflictFreezes is SAFE-1: no command for a key in CONFLICT (F57), unless an operator told the cell to
 // leave by force.
 func checkConflictFreezes() *Checker {
-	return &Checker{Name: "SAFE-1", Action: func(_ *World, n *Node, action reconcile.Action) error {
+	return &Checker{Name: "SAFE-1", Action: func(w *World, n *Node, action reconcile.Action) error {
+		if len(n.cell.ConflictKeys()) > 0 {
+			w.examined("SAFE-1")
+		}
 		register, found := n.cell.Store().Get([]byte(action.Key))
 		if found && register.Conflicted() && !(action.Kind == reconcile.Stop && n.forced && n.cell.Phase() == cell.Leaving) {
 			return fmt.Errorf("n%d: %v of %s, which is in CONFLICT", n.Index, action.Kind, action.Key)
@@ -40,7 +44,10 @@ func checkConflictFreezes() *Checker {
 
 // checkNothingStopsEarly is F5: no stop before the state is authoritative.
 func checkNothingStopsEarly() *Checker {
-	return &Checker{Name: "F5", Action: func(_ *World, n *Node, action reconcile.Action) error {
+	return &Checker{Name: "F5", Action: func(w *World, n *Node, action reconcile.Action) error {
+		if action.Kind == reconcile.Stop {
+			w.examined("F5")
+		}
 		if action.Kind == reconcile.Stop && n.cell.Phase() == cell.Booting {
 			return fmt.Errorf("n%d stops %s while booting", n.Index, action.Key)
 		}
@@ -60,6 +67,7 @@ func checkConflictIsSeen() *Checker {
 			var problem error
 			n.cell.Store().Conflicts(func(r crdt.Register) bool {
 				count++
+				w.examined("SAFE-2")
 				if _, ok := shown[string(r.Name())]; !ok {
 					problem = fmt.Errorf("n%d does not show the conflict of %s", n.Index, r.Name())
 				}
@@ -98,6 +106,7 @@ func checkStatefulOnce() *Checker {
 			if other == n || other.QuietFor() < togetherFor || other.cell.ClusterID() != n.cell.ClusterID() {
 				continue
 			}
+			w.examined("SAFE-5")
 			for _, i := range other.host.sorted() {
 				if i.key == action.Key && i.id.Slot == action.ID.Slot && w.now-i.started > togetherFor {
 					return fmt.Errorf("n%d starts %s, slot %d, which n%d runs", n.Index, i.key, i.id.Slot, other.Index)
@@ -131,6 +140,7 @@ func oneOwner(w *World) error {
 				return fmt.Errorf("n%d and n%d both run %s, slot %d", other.Index, n.Index, s.key, s.number)
 			}
 			owners[s] = n
+			w.examined("SAFE-5")
 		}
 	}
 	return nil
@@ -149,9 +159,10 @@ func checkDeaths() *Checker {
 		if !ok || err != nil || status.Life != state.Dead {
 			return nil
 		}
-		if w.network.stormy != 0 && w.now-w.Storm() < togetherFor {
+		if w.stormedWithin(togetherFor) {
 			return nil
 		}
+		w.examined("F62")
 		for _, target := range w.nodes {
 			if target.ID() == id && target.QuietFor() >= togetherFor && target.cell.ClusterID() == n.cell.ClusterID() {
 				return fmt.Errorf("n%d declares n%d dead, which was not disturbed for %v",
@@ -171,6 +182,7 @@ func checkSameState() *Checker {
 			if n.cell == nil || n.cell.ClusterID() != w.cluster {
 				return fmt.Errorf("n%d is not in the cluster", n.Index)
 			}
+			w.examined("SEC")
 			if text := difference(first.cell.Store(), n.cell.Store()); text != "" {
 				return fmt.Errorf("n%d and n%d differ: %s", first.Index, n.Index, text)
 			}
@@ -214,6 +226,9 @@ func checkSamePlan() *Checker {
 			if first == nil {
 				plans[root] = n
 				continue
+			}
+			if first.cell.Plan().Len() > 0 {
+				w.examined("EXEC-2")
 			}
 			if err := samePlan(first, n); err != nil {
 				return err
@@ -260,6 +275,7 @@ func checkIdle() *Checker {
 		if err := w.Run(watched); err != nil {
 			return nil
 		}
+		w.examined("AVAIL-4")
 		after, _ := w.Traffic()
 		rate := float64(after-before) / watched.Seconds() / float64(len(w.nodes))
 		most := idleDatagrams
@@ -280,6 +296,7 @@ const amplification = 3
 func checkAmplification() *Checker {
 	look := func(w *World) error {
 		for source, traffic := range w.network.foreign {
+			w.examined("F14")
 			if traffic.out > amplification*traffic.in {
 				return fmt.Errorf("%v sent %d bytes and got %d", source, traffic.in, traffic.out)
 			}
@@ -300,6 +317,7 @@ func checkOccupancies(of func(n *Node) []cell.Occupancy) *Checker {
 			if n.cell == nil {
 				continue
 			}
+			w.examined("bounds")
 			for _, o := range of(n) {
 				if o.Used > o.Most {
 					return fmt.Errorf("n%d: %s: %d, at most %d", n.Index, o.Name, o.Used, o.Most)

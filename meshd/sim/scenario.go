@@ -5,10 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/crdt"
-	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
-	"colloid.net/workload"
 )
 
 // Scenario is a run that can be repeated: a seed for everything that chance decides, and what happens
@@ -50,6 +49,8 @@ type Result struct {
 	Writes    int           // operator writes that were accepted
 	Converged time.Duration // from the last fault to equal state
 	Settled   time.Duration // from the last fault to the wanted instances
+	// Examined counts by rule how often it looked at something that it could have objected to.
+	Examined map[string]int
 }
 
 // String is the summary of a run in one line.
@@ -75,6 +76,7 @@ func (s Scenario) Run(trace func(line string)) (result Result) {
 		result.Virtual, result.Steps, result.Cells = w.now, w.Steps, len(w.nodes)
 		result.Datagrams, result.Bytes = w.Traffic()
 		result.Writes = oracle.accepted
+		result.Examined = w.examinations
 	}()
 	checkers := s.Checkers
 	if checkers == nil {
@@ -83,6 +85,15 @@ func (s Scenario) Run(trace func(line string)) (result Result) {
 	for _, c := range append(checkers, oracle.checker()) {
 		w.AddChecker(c)
 	}
+	w.examined("BOOT-2")
+	faults := s.Faults
+	for len(faults) > 0 && faults[0].At == 0 && faults[0].Verb == Equip { // so they were installed
+		if n := w.node(faults[0].Node); n != nil {
+			w.Tracef("* %s", faults[0])
+			n.equip(faults[0].Machine)
+		}
+		faults = faults[1:]
+	}
 	if err := w.Form(2 * time.Minute); err != nil {
 		w.fail("BOOT-2", "%w", err)
 		return result
@@ -90,7 +101,7 @@ func (s Scenario) Run(trace func(line string)) (result Result) {
 	if s.Prepare != nil {
 		s.Prepare(w)
 	}
-	for _, f := range s.Faults {
+	for _, f := range faults {
 		w.After(f.At, func() { w.Apply(f) })
 	}
 	if w.Run(s.Duration) == nil {
@@ -121,6 +132,7 @@ func (w *World) calmDown() (converged, settled time.Duration) {
 
 // wait runs until done, checking every 100 ms of virtual time, and fails under the name of a rule.
 func (w *World) wait(limit time.Duration, rule string, done func() bool) bool {
+	w.examined(rule)
 	for begin := w.now; !done(); {
 		if w.now-begin >= limit {
 			w.fail(rule, "not %v after the last fault: %v; %s", limit, w.placed(), w.describe())
@@ -146,11 +158,6 @@ func (w *World) repair() {
 		n.setRouters(false)
 	}
 	for _, n := range w.nodes {
-		if _, drained := w.drained[n.Index]; drained && w.nodes[0].Up() {
-			w.Apply(Fault{Verb: Uncordon, Node: 0, Other: n.Index})
-		}
-	}
-	for _, n := range w.nodes {
 		if n.host.away {
 			n.host.comeBack()
 		}
@@ -160,6 +167,7 @@ func (w *World) repair() {
 		n.Boot()
 		w.rejoin(n)
 	}
+	w.uncordonAll()
 	if w.forgot {
 		w.After(time.Minute, w.reconnect)
 	}
@@ -180,22 +188,38 @@ func (w *World) reconnect() {
 	}
 }
 
-// resolveAll is what operators do with the conflicts that are left; it gives the cluster time to act.
+// resolveAll is what operators do with the conflicts that are left, and with programs that do not work; it gives
+// the cluster time to act.
 func (w *World) resolveAll() {
-	resolved := 0
+	resolved, repaired := 0, 0
 	for _, key := range w.conflicts() {
 		n := w.nodes[w.random.IntN(len(w.nodes))]
-		n.Resolve(key, Spec(1+w.random.IntN(3), "/bin/resolved"))
+		if id, ok := state.SplitDrain(key); ok {
+			w.uncordon(n, id)
+		} else {
+			f := Fault{Key: key, Replicas: 1 + w.random.IntN(3), Image: "/bin/resolved"}
+			n.specify(&f, func(value []byte) { n.Resolve(key, value) })
+		}
 		resolved++
 	}
+	for _, wanted := range w.wanted() {
+		if !wanted.frozen && !works(wanted.spec.Image) {
+			f := Fault{Key: wanted.key, Replicas: 1, Image: "/bin/repaired"}
+			n := w.nodes[w.random.IntN(len(w.nodes))]
+			n.specify(&f, func(value []byte) { n.Set(f.Key, value, uds.ExpectAny, nil) })
+			repaired++
+		}
+	}
+	if resolved+repaired == 0 {
+		return
+	}
+	rule := "SAFE-3"
 	if resolved == 0 {
-		return
+		rule = "EXEC-1"
 	}
-	if w.wait(workloadsWithin, "SAFE-3", func() bool {
+	w.wait(workloadsWithin, rule, func() bool {
 		return w.sameState() && len(w.conflicts()) == 0 && w.placed() == nil
-	}) {
-		return
-	}
+	})
 }
 
 // conflicts lists the operator keys in CONFLICT on the first machine that is up.
@@ -221,63 +245,6 @@ func (w *World) sameState() bool {
 		}
 	}
 	return true
-}
-
-// placed reports what keeps the running instances from being exactly the wanted ones.
-func (w *World) placed() error {
-	store := w.nodes[0].cell.Store()
-	var problem error
-	wanted, frozen := make(map[uint64]bool), make(map[string]bool)
-	store.Walk("", func(r crdt.Register) bool {
-		if !state.IsWorkload(r.Name()) {
-			return true
-		}
-		if r.Conflicted() {
-			frozen[string(r.Name())] = true // whatever runs is right
-			return true
-		}
-		value, live := r.Live()
-		if !live {
-			return true
-		}
-		spec, err := workload.Decode(value)
-		if err != nil {
-			return true
-		}
-		wanted[r.KeyHash()] = true
-		problem = w.placedKey(string(r.Name()), r.KeyHash(), spec)
-		return problem == nil
-	})
-	if problem != nil {
-		return problem
-	}
-	for _, n := range w.nodes {
-		for _, i := range n.host.sorted() {
-			if !wanted[i.id.KeyHash] && !frozen[i.key] {
-				return fmt.Errorf("n%d runs %s, which nobody wants", n.Index, i.key)
-			}
-		}
-	}
-	return nil
-}
-
-func (w *World) placedKey(key string, hash uint64, spec *workload.Spec) error {
-	digest, ready, wrong := spec.InstanceDigest(), 0, 0
-	for _, n := range w.nodes {
-		for _, i := range n.host.sorted() {
-			switch {
-			case i.id.KeyHash != hash:
-			case i.id.Digest == digest && i.state == reconcile.Ready:
-				ready++
-			default:
-				wrong++
-			}
-		}
-	}
-	if want := min(int(spec.Replicas), len(w.nodes)); ready != want || wrong != 0 {
-		return fmt.Errorf("%s: %d of %d instances ready, %d others", key, ready, want, wrong)
-	}
-	return nil
 }
 
 // describe says where the cells stand, for a failure report.

@@ -60,6 +60,9 @@ func checkVersions() *Checker {
 	return &Checker{Name: "F26", Datagram: func(w *World, from, to *Node, datagram []byte) error {
 		version := datagram[0]
 		best, ok := from.versions.Common(to.versions)
+		if from.versions != to.versions {
+			w.examined("F26")
+		}
 		if ok && version == best || wire.Type(datagram[1]).Joining() ||
 			to.disk.identities > 1 || // perhaps to an earlier cell of this machine
 			from.QuietFor() < versionsWithin || to.QuietFor() < versionsWithin ||

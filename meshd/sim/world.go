@@ -56,6 +56,8 @@ type World struct {
 	drained map[int]struct{} // machines that operators want empty
 	calm    bool             // no fault goes on any more
 
+	examinations map[string]int // by rule, see examined
+
 	checks     []*Checker
 	losesNow   *Node
 	lost       []func(n *Node, since time.Duration)
@@ -72,6 +74,8 @@ func New(options Options) *World {
 		byAddr:  make(map[netip.AddrPort]*Node),
 		routers: make(map[netip.Addr]*router),
 		drained: make(map[int]struct{}),
+
+		examinations: make(map[string]int),
 	}
 	w.network.init(w, options.Network)
 	for range options.Cells {
