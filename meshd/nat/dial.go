@@ -58,6 +58,7 @@ type dial struct {
 	strange bool
 	due     clock.Instant // when it counts as missed
 	next    clock.Instant // when the next one begins
+	widest  scope         // what the pause before it was chosen for
 }
 
 // tickDial ends and begins dial-backs.
@@ -70,6 +71,9 @@ func (t *Traversal) tickDial(now clock.Instant) {
 	}
 	if d.next == 0 {
 		d.next = now.Add(dialInterval / 5)
+	}
+	if widest := t.scope(); widest != d.widest { // what a neighbour showed settles nothing about a wider network
+		d.widest, d.next = widest, clock.Earliest(d.next, now.Add(dialInterval/5))
 	}
 	if d.nonce != 0 || !d.next.Reached(now) {
 		return

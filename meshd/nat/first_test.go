@@ -275,3 +275,34 @@ func TestF35_NoSearchWithoutARelay(t *testing.T) {
 		t.Error("it searches without a relay")
 	}
 }
+
+// What a neighbour on the own network showed settles nothing about the router: as soon as somebody beyond it is known, the
+// cell has itself called again, and until then it does not punch (F31, F35).
+func TestF31_F35_ANeighbourSettlesNothing(t *testing.T) {
+	b := newBench("192.168.1.10:12421")
+	lan := b.member(1, "192.168.1.11:12421", wire.ReachUnknown)
+	b.Heard(b.now, lan)
+	for range dialsProve {
+		b.views[privateV4].dialled(true, false)
+	}
+	b.judge(b.now)
+	for range 20 {
+		b.Tick(b.now)
+		b.now = b.now.Add(500 * time.Millisecond)
+	}
+	far := b.member(2, "203.0.113.2:2000", wire.ReachRelayed, 3)
+	if b.Class() != wire.ReachPublic || !b.pending(b.now, far) {
+		t.Fatalf("%v, pending %v", b.Class(), b.pending(b.now, far))
+	}
+	home := b.member(3, "198.51.100.3:12421", wire.ReachPublic)
+	b.Contacted(b.now, home.Address)
+	b.take()
+	b.Observed(b.now, home, at("203.0.113.7:40001"))
+	for end := b.now.Add(dialInterval); b.now < end; b.now = b.now.Add(100 * time.Millisecond) {
+		home.Heard = b.now
+		b.Tick(b.now)
+	}
+	if dialled, _, _ := b.said(wire.PunchDial); dialled == 0 {
+		t.Error("nobody is asked to call")
+	}
+}

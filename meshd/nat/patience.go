@@ -26,7 +26,9 @@ func patienceFor(known wire.Reach) time.Duration {
 
 // pending reports whether this cell is still finding out its class, and the other side is not one that anybody reaches.
 func (t *Traversal) pending(now clock.Instant, m *overlay.Member) bool {
-	return t.Class() == wire.ReachUnknown && m.Reach != wire.ReachPublic && t.begun != 0 &&
+	// What a neighbour on the own network says tells nothing about the way to one beyond the router.
+	unjudged := t.Class() == wire.ReachUnknown || t.scope().private() && globalOf(m.Candidates).IsValid() && t.privateOnly()
+	return unjudged && m.Reach != wire.ReachPublic && t.begun != 0 &&
 		now.Sub(t.begun) < patienceFor(m.Reach)
 }
 
