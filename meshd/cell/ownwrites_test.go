@@ -254,6 +254,14 @@ func TestF46_WhoHoldsUpTombstones(t *testing.T) {
 	if gone("spread.b") {
 		t.Error("a member that said nothing does not hold up a tombstone")
 	}
+	view.status.Life = state.Suspect
+	if gone("spread.s") {
+		t.Error("one that is only suspected, or paused, does not hold up a tombstone")
+	}
+	view.status.Life = state.Leaving
+	if gone("spread.l") {
+		t.Error("one that is about to leave does not hold up a tombstone")
+	}
 	view.status.Life, view.outSince = state.Dead, c.now.Add(-tombstoneGrace+time.Minute)
 	if gone("spread.c") {
 		t.Error("one that died less than a day ago does not hold up a tombstone")
