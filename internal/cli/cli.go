@@ -98,8 +98,12 @@ func sayWhatFits(command *cobra.Command) {
 		if count(command, arguments) == nil {
 			return refuseEmptyArguments(command, arguments)
 		}
-		return fail(ExitUsage, "%s: %d arguments do not fit: write %s; see %s --help", command.CommandPath(),
-			len(arguments), command.UseLine(), command.CommandPath())
+		do := "do"
+		if len(arguments) == 1 {
+			do = "does"
+		}
+		return fail(ExitUsage, "%s: %s %s not fit: write %s; see %s --help", command.CommandPath(),
+			counted(len(arguments), "argument"), do, command.UseLine(), command.CommandPath())
 	}
 }
 

@@ -93,7 +93,7 @@ func TestGoneCellsAreGoneForEveryCommand(t *testing.T) {
 
 // The configuration does not end without a word: neither with the only cell, nor when the last ones leave together.
 func TestTheLastCellWarnsWhenItLeaves(t *testing.T) {
-	const warning = "no other cell stays: the configuration of 1 workloads"
+	const warning = "no other cell stays: the configuration of 1 workload ends"
 	for state, warns := range map[string]bool{"leaving": true, "gone": true, "alive": false, "dead": false} {
 		d := newFake(t)
 		d.status = sampleStatus(d)

@@ -209,8 +209,10 @@ func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	if c.boot.authoritative {
 		return
 	}
-	if !c.boot.hadSnapshot && !c.boot.joined && !c.knowsAlive(peer) {
-		return // two cells without memory cannot vouch for each other (F5)
+	if !c.boot.hadSnapshot && !c.boot.joined && !(c.knowsAlive(peer) && c.settledIn(peer)) {
+		// Two cells without memory cannot vouch for each other, however long they wait (F5). What is left of a damaged state
+		// says that the other one lives, not that it has lost nothing itself (F157).
+		return
 	}
 	if !c.boot.joined && !c.settledIn(peer) && !c.boot.settled.Reached(c.now) {
 		c.boot.together = true // until the others have answered, see tickBoot

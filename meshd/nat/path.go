@@ -23,6 +23,9 @@ const (
 	// doubtMin without an answer puts a path in doubt: from then on everything goes both ways.
 	doubtMin        = time.Second
 	doubtRoundTrips = 3
+	// doubtRepeat lies between the keepalives on a path in doubt: a question may stay without an answer because the other
+	// cell has no time for it, so whether the path is lost is asked by what is always answered.
+	doubtRepeat = time.Second
 	// lostAfter without an answer a path is given up.
 	lostAfter = 5 * time.Second
 	// relayPatience without an answer another relay is tried.
@@ -63,6 +66,7 @@ type Path struct {
 	failed      clock.Instant  // last attempt in which both sent in vain, 0 = none since it was open
 	searchAgain clock.Instant  // earliest next search by this cell
 	searched    clock.Instant  // last one that began, on either side; 0 = none
+	searches    int            // that began since a path which came of one lasted for searchEvery
 	refusals    int            // since then
 	found       netip.AddrPort // the address that the last one led to
 
@@ -351,10 +355,16 @@ func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open
 		return
 	}
 	if !p.open(now) || p.asked != 0 && now.Sub(p.asked) >= lostAfter {
+		if now.Sub(p.since) >= searchEvery {
+			p.searches = 0
+		}
 		p.proven, p.asked = 0, 0
 		p.again, p.tries = now, 0
 		t.stats.Lost++
 		return
+	}
+	if m.InService() && p.doubtful(now, m) && now.Sub(p.pinged) >= doubtRepeat {
+		t.ping(now, p, m.Address)
 	}
 	home := t.isHome(p.ID) || m.HasHome(t.options.Self) || t.keeps(p.ID)
 	if !home && (now.Sub(p.used) >= usedFor || *open >= openMax) {

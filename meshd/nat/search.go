@@ -61,10 +61,12 @@ const (
 	settleTime = 3 * time.Second
 	hitPause   = 700 * time.Millisecond
 
-	// searchEvery is the least time between two searches of a pair. The easy side, whose clock is another one, and
-	// which hears of the search a little later, allows slack.
-	searchEvery      = time.Hour
-	searchEverySlack = 5 * time.Minute
+	// searchAgainMin is the least time between the first two searches of a pair, each further one takes four times as long
+	// to come, up to searchEvery: a path that was found may be lost soon, and one search in some thousand misses. The
+	// easy side, which hears of a search a little later, allows the part searchSlack of it.
+	searchAgainMin = time.Minute
+	searchEvery    = time.Hour
+	searchSlack    = 6
 	// searchPause lies between two searches with sockets of this cell: their ports stay in the router's table
 	// for 30 s.
 	searchPause = 2 * time.Second
@@ -224,6 +226,11 @@ func (t *Traversal) say(to wire.CellID, m *overlay.Member, address netip.AddrPor
 	}
 }
 
+// searchPause is the least time from one search of a pair to the next.
+func (p *Path) searchPause() time.Duration {
+	return min(searchAgainMin<<(2*min(max(p.searches, 1)-1, 8)), searchEvery)
+}
+
 // postpone ends a search that has not begun: the other side was busy, or somebody did not answer.
 func (t *Traversal) postpone(now clock.Instant, p *Path) {
 	pause := min(searchRetry<<min(p.refusals, 10), againMax)
@@ -257,6 +264,7 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		if p := t.paths[sender.ID]; mine && !s.hard && sender.ID == s.id && p != nil {
 			s.begun, s.next, s.until = true, now, now.Add(probeTime)
 			p.searched = now
+			p.searches++
 		} else if (s == nil || s.rendezvous != request.Rendezvous) && t.punchLimit.Allow(now, sender.ID) {
 			t.say(sender.ID, sender, request.Target.Address, wire.PunchSearchBusy, request.Rendezvous) // it came too late
 		}
@@ -270,7 +278,9 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		t.asks.spend(now, 1)
 		t.stats.Searches++
 		p.searched = now
-		p.searchAgain = now.Add(searchEvery + time.Duration(t.options.Random.Int64N(int64(searchEvery)/12)))
+		p.searches++
+		pause := p.searchPause()
+		p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/12)))
 	}
 	t.next = clock.Earliest(t.next, now)
 }
@@ -280,6 +290,7 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 func (t *Traversal) refused(now clock.Instant, s *search, p *Path) {
 	if s.begun {
 		p.searched = 0
+		p.searches--
 		t.endSearch(now)
 	}
 	t.postpone(now, p)

@@ -44,7 +44,7 @@ func (t *Traversal) joinSearch(now clock.Instant, coordinator *overlay.Member, r
 		return
 	}
 	p := t.path(m.ID)
-	if p == nil || p.searched != 0 && now.Sub(p.searched) < searchEvery-searchEverySlack {
+	if p == nil || p.searched != 0 && now.Sub(p.searched) < p.searchPause()/searchSlack*(searchSlack-1) {
 		t.stats.Refused++
 		return
 	}
