@@ -68,9 +68,10 @@ type Path struct {
 	searched    clock.Instant  // last one that began, on either side; 0 = none
 	searches    int            // that began since a path which came of one lasted for searchEvery
 	refusals    int            // since then
+	silent      int            // exchanges before a search in a row that nobody answered
 	found       netip.AddrPort // the address that the last one led to
 
-	firstWanted clock.Instant // when an attempt was wanted first, 0 = never
+	firstWanted clock.Instant // when an attempt was wanted first since the path was open, 0 = never
 	unanswered  int           // attempts in a row for which no coordinator answered
 	tries       int           // attempts without success
 	again       clock.Instant // earliest next one
@@ -284,6 +285,7 @@ func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
 		p.since = now
 	}
 	p.proven, p.asked, p.blocked, p.failed, p.tries, p.wanted = now, 0, 0, 0, 0, false
+	p.firstWanted, p.silent = 0, 0
 	t.foundBySearch(now, p, m)
 }
 
@@ -359,7 +361,7 @@ func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open
 			p.searches = 0
 		}
 		p.proven, p.asked = 0, 0
-		p.again, p.tries = now, 0
+		p.again, p.tries, p.firstWanted = now, 0, 0
 		t.stats.Lost++
 		return
 	}

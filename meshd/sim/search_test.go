@@ -75,7 +75,7 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 			if stats.Searches == 1 {
 				first++
 			}
-			if len(hard.sockets) > 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048 {
+			if len(hard.sockets) > 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048*stats.Searches {
 				t.Errorf("%v, seed %d: %d and %d sockets open, %d probes", kind, seed, len(hard.sockets), len(easy.sockets),
 					easy.cell.Traversal().Probes)
 			}
@@ -253,7 +253,8 @@ func TestF35_SearchesAreBounded(t *testing.T) {
 		}
 	}
 	t.Logf("%d pairs direct of %d, at most %d sockets of one cell", direct, 4*20, most)
-	if direct != 4*16 || most > nat.SocketsMax || len(*deaths) != 0 {
+	if direct < 4*16 || direct > 4*17 || // a drawn port may be that of a cell's own socket
+		most > nat.SocketsMax || len(*deaths) != 0 {
 		t.Errorf("%d pairs direct, %d sockets, deaths %v", direct, most, *deaths)
 	}
 }
