@@ -56,7 +56,7 @@ program; a second one of INT, TERM, HUP and QUIT ends the connection and with it
 // exitLost is the status of exec when it is not known how the program ended.
 const exitLost = 255
 
-// exitInterrupted is the status of a copy that a person interrupted, as shells have it.
+// exitInterrupted is the status of what a person interrupted, as shells have it.
 const exitInterrupted = 130
 
 // openInside opens a stream of exec or copy to a replica.
@@ -151,6 +151,7 @@ type execution struct {
 }
 
 func (x *execution) run(ctx context.Context) error {
+	x.app.endsItself.Store(true)
 	x.allowance = newAllowance()
 	stop := make(chan struct{})
 	defer close(stop)

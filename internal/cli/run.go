@@ -66,6 +66,7 @@ func (a *app) runAppliance(ctx context.Context, first func(*session) error) erro
 	if err != nil {
 		return err
 	}
+	a.endsItself.Store(true) // it stops daemons
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	announced := make(chan struct{})
