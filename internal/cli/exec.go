@@ -22,8 +22,9 @@ import (
 func (a *app) execCommand() *cobra.Command {
 	var interactive, terminal bool
 	command := &cobra.Command{
-		Use:   "exec WORKLOAD/INDEX -- COMMAND [ARGUMENT...]",
-		Short: "Run a program in a replica",
+		Use:               "exec WORKLOAD/INDEX -- COMMAND [ARGUMENT...]",
+		ValidArgsFunction: a.completeFirst(replicaNames),
+		Short:             "Run a program in a replica",
 		Long: `Runs a program beside a replica, wherever that runs, as its user, in its control group and its namespaces. Ends
 with the exit status of the program, 128+n for signal n, 127 if it could not be started, and 255 if the
 connection was lost. INDEX is the number of the replica in "colloid status"; one of several on one machine is
