@@ -66,6 +66,8 @@ type worker struct {
 	connected    bool // its Hello has come
 	// takesChannels: its version and its module do.
 	takesChannels bool
+	// retiring: it is being stopped. It gets nothing more to do, and the results of what it has.
+	retiring bool
 
 	nextID   uint64 // of invocations and channels
 	pending  map[uint64]waiter
@@ -89,7 +91,11 @@ func (w *workers) observe(actual *reconcile.Actual) {
 	w.mutex.Lock()
 	known := w.byInstance[actual.ID]
 	w.mutex.Unlock()
-	if known != nil && running && known.pid == actual.PID && known.ticks == actual.StartTicks {
+	same := known != nil && known.pid == actual.PID && known.ticks == actual.StartTicks
+	if same && running {
+		return
+	}
+	if same && actual.State == reconcile.Stopping && w.retire(known) {
 		return
 	}
 	if known != nil {
@@ -127,6 +133,24 @@ func (w *workers) drop(old *worker) {
 	if conn != nil {
 		conn.Close()
 	}
+}
+
+// retire takes a worker that is being stopped out of the choice and ends its channels. What it has been sent it still
+// does (its stop_grace is for that), so the connection stays until it ends. false: there is nothing to wait for.
+func (w *workers) retire(old *worker) bool {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if !old.connected {
+		return false
+	}
+	old.retiring = true
+	for _, c := range old.channels {
+		w.shutChannel(c)
+	}
+	if old.shortcut != nil {
+		w.retireShortcut(old.shortcut)
+	}
+	return true
 }
 
 func (w *workers) hasName(name string) bool {
@@ -291,7 +315,12 @@ func (w *workers) serve(to *worker, conn *invoke.Conn, channel uint64) {
 		w.disconnect(to)
 		to.channel = channel
 	}
+	retiring := to.retiring
 	w.mutex.Unlock()
+	if retiring {
+		w.drop(to)
+		return
+	}
 	w.later(to, channel, attachRetry)
 }
 
@@ -342,7 +371,7 @@ func (w *workers) names() []string {
 	defer w.mutex.Unlock()
 	var list []string
 	for _, candidate := range w.byInstance {
-		if candidate.connected {
+		if candidate.connected && !candidate.retiring {
 			list = append(list, candidate.name)
 		}
 	}
