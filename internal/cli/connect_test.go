@@ -181,8 +181,14 @@ func TestVersion(t *testing.T) {
 	if r := d.run("", "version", "-o", "json"); !strings.Contains(r.output, `"daemon": {`) {
 		t.Errorf("output %q", r.output)
 	}
-	if r := runCommand("", map[string]string{"COLLOID_SOCKET": "/nonexistent"}, "version"); r.exit != 0 {
-		t.Errorf("without a daemon: exit %d", r.exit)
+	if r := runCommand("", map[string]string{"COLLOID_SOCKET": "/nonexistent"}, "version"); r.exit != 0 ||
+		!strings.Contains(r.output, "meshd not running") {
+		t.Errorf("without a daemon: exit %d, output %q", r.exit, r.output)
+	}
+	// One that is there and gives no answer is not called "not running".
+	d.refuse[uds.CodeHello] = refusal{1, "too busy"}
+	if r := d.run("", "version"); r.exit != 0 || !strings.Contains(r.output, "meshd not known: ") {
+		t.Errorf("a daemon that does not answer: exit %d, output %q", r.exit, r.output)
 	}
 }
 
