@@ -225,7 +225,7 @@ func TestImagesByHand(t *testing.T) {
 	c.run(first, 0, "apply", "-f", c.webFile("localhost/web:7", 3))
 	c.serve(3, "loaded")
 	result, err = first.Run(t.Context(), "image", "rm", "localhost/web:7")
-	refused(t, "rm of what is used", result, err, 1, "in use by 1 instances here, of spread.web")
+	refused(t, "rm of what is used", result, err, 1, "in use here, by spread.web")
 	if out := c.run(first, 0, "image", "prune"); out != "" {
 		t.Errorf("prune removed %q", out)
 	}

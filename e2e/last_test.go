@@ -29,7 +29,7 @@ func TestTheLastTwoThatLeaveTogetherWarn(t *testing.T) {
 		if result.Exit != 0 {
 			t.Errorf("exit %d: %s", result.Exit, result.Errors)
 		}
-		warned += strings.Count(result.Errors, "the configuration of 1 workloads ends with this cell")
+		warned += strings.Count(result.Errors, "the configuration of 1 workload ends with this cell")
 		t.Log(strings.TrimSpace(result.Errors))
 	}
 	if warned == 0 {

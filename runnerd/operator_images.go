@@ -79,10 +79,9 @@ func (o *operators) inUse(i *image.Image) error {
 		who += fmt.Sprintf(" and %d more", len(keys)-3)
 	}
 	if who == "" {
-		return fmt.Errorf("image %s is in use by %d instances here that are just ending: try again", i.Digest, i.Users)
+		return fmt.Errorf("image %s is in use here, by what is just ending: try again", i.Digest)
 	}
-	return fmt.Errorf("image %s is in use by %d instances here, of %s: delete the workload, or have it run elsewhere", i.Digest,
-		i.Users, who)
+	return fmt.Errorf("image %s is in use here, by %s: delete the workload, or have it run elsewhere", i.Digest, who)
 }
 
 // prune removes the images that no instance uses.

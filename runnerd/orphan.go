@@ -121,17 +121,14 @@ func (s *Supervisor) keepRecords() {
 	if lost == 0 {
 		return
 	}
-	text := fmt.Sprintf("the records of %d instances were deleted from %s while runnerd runs, and written again", lost,
-		s.options.Directory)
+	text := fmt.Sprintf("records of instances were deleted from %s while runnerd runs, and written again: %d",
+		s.options.Directory, lost)
 	s.options.Log.Print(text)
 	s.audit.write(peer{}, 0, "records", text)
 	if len(s.alarms) < alarmsMax {
 		s.alarms = append(s.alarms, message.AlarmPrefix+shorten(text))
 	}
-	if s.session != nil {
-		s.session.hello = true
-		s.relist()
-	}
+	s.relist()
 }
 
 func (s *Supervisor) recorded(i *instance) bool {

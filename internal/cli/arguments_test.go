@@ -14,7 +14,7 @@ func TestWrongArgumentsAreToldWhatFits(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"get":                 "colloid get: 0 arguments do not fit: write colloid get KEY",
 		"get a b":             "colloid get: 2 arguments do not fit: write colloid get KEY",
-		"status web":          "colloid status: 1 arguments do not fit: write colloid status [flags]",
+		"status web":          "colloid status: 1 argument does not fit: write colloid status [flags]",
 		"rollout undo":        "write colloid rollout undo NAME",
 		"image rm":            "write colloid image rm IMAGE",
 		"wasm nosuch":         `unknown command "nosuch" for "colloid wasm"`,

@@ -59,7 +59,7 @@ func (a *app) connect(s *session, target target, merge bool) error {
 	if err := s.call(uds.CodeConnect, append(payload, target.String()...), &reply); err != nil {
 		return s.explain("connect "+target.address(), err)
 	}
-	a.data("joined cluster %s, %d members", printable(reply.Cluster), reply.Members)
+	a.data("joined cluster %s, %s", printable(reply.Cluster), counted(reply.Members, "member"))
 	return nil
 }
 
@@ -237,7 +237,8 @@ func (l *lastCell) look() {
 			return // one that does not answer may come back, and has what this one has
 		}
 	}
-	l.text = fmt.Sprintf("no other cell stays: the configuration of %d workloads ends with this cell", len(status.Workloads))
+	l.text = fmt.Sprintf("no other cell stays: the configuration of %s ends with this cell",
+		counted(len(status.Workloads), "workload"))
 }
 
 // say prints the warning once it is certain that the cell leaves.
@@ -250,7 +251,13 @@ func (l *lastCell) say() {
 
 // leftRunning says what nobody looks after any more, and how to end it.
 func leftRunning(left []uds.LeftInstance) error {
-	f := &failure{exit: ExitError, lines: []string{fmt.Sprintf("left the cluster, but %d instances still run here:", len(left))}}
+	run := "run"
+	if len(left) == 1 {
+		run = "runs"
+	}
+	f := &failure{exit: ExitError, lines: []string{
+		fmt.Sprintf("left the cluster, but %s still %s here:", counted(len(left), "instance"), run),
+	}}
 	for _, l := range left {
 		line := fmt.Sprintf("%s/%d", printable(l.Key), l.Slot)
 		if l.PID > 0 {

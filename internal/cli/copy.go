@@ -224,7 +224,7 @@ func (a *app) copyFrom(ctx context.Context, name, path, local string) error {
 	case receiveErr != nil:
 		return fail(ExitError, "%s: %s", local, withoutName(receiveErr, filepath.Base(local)))
 	case result.Skipped > 0:
-		a.talk("colloid: %d links were left out: they lead out of what was copied", result.Skipped)
+		a.talk("colloid: left out, since they lead out of what was copied: %s", counted(int(result.Skipped), "link"))
 	}
 	return nil
 }

@@ -162,8 +162,8 @@ func lifeOf(c *uds.CellInfo) string {
 func printSelf(w io.Writer, c uds.CellSelf) {
 	fmt.Fprintf(w, "cell %s  %s  cluster %s  door %s  up %s\n", c.ID, printable(c.State), printable(c.Cluster),
 		printable(c.Door), duration(c.UptimeSeconds))
-	fmt.Fprintf(w, "  at %s, meshd %s, %s, %d keys, state in %s\n", printable(c.Address), printable(c.Version),
-		printable(c.Driver), c.Keys, printable(c.StateDirectory))
+	fmt.Fprintf(w, "  at %s, meshd %s, %s, %s, state in %s\n", printable(c.Address), printable(c.Version),
+		printable(c.Driver), counted(int(c.Keys), "key"), printable(c.StateDirectory))
 	if !c.Authoritative {
 		fmt.Fprintln(w, "  still catching up: it stops nothing and takes no configuration yet")
 	}
@@ -264,7 +264,7 @@ func describeInstance(i uds.InstanceInfo) string {
 		notes = append(notes, "surplus")
 	}
 	if i.Restarts > 0 {
-		notes = append(notes, fmt.Sprintf("%d restarts", i.Restarts))
+		notes = append(notes, counted(int(i.Restarts), "restart"))
 	}
 	if i.OOMKills > 0 {
 		notes = append(notes, fmt.Sprintf("%d killed for their memory limit", i.OOMKills))

@@ -10,6 +10,14 @@ import (
 	"colloid.net/workload"
 )
 
+// counted is a number of things. what is the word for one of them, which takes an s for several.
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
 // liveValues are the entries that are not deletions.
 func liveValues(entries *uds.Entries) []uds.EntryValue {
 	var live []uds.EntryValue

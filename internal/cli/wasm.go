@@ -46,8 +46,8 @@ func (a *app) wasmInvokeCommand() *cobra.Command {
 		Use:   "invoke NAME [ARGUMENT ...]",
 		Short: "Call a function of a module and print what it returns",
 		Long: `Calls a function of the instance that runs on this cell, or else of one on another cell, and prints its
-output. Without --function that is colloid_invoke, which reads the arguments as it likes; a function that takes numbers gets the arguments
-as numbers. A function that does not return in time is stopped.`,
+output. Without --function that is colloid_invoke, which reads the arguments as it likes; a function that
+takes numbers gets the arguments as numbers. A function that does not return in time is stopped.`,
 		Args:        cobra.MinimumNArgs(1),
 		Annotations: map[string]string{takesWords: "yes"},
 		ValidArgsFunction: func(command *cobra.Command, arguments []string, prefix string) (

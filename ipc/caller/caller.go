@@ -11,7 +11,8 @@
 // been fails with invoke.ErrorGone: it may have run.
 //
 // Limits: one call at a time; further ones wait their turn. A thread of the program sleeps in the kernel during a
-// call. Each Caller holds one connection to the command socket, of which 24 may have channels.
+// call. Each Caller holds one connection to the command socket. Of all connections 96 may have channels, 32 of one user
+// who is not root.
 package caller
 
 import (

@@ -167,7 +167,8 @@ func TestADescriptorIsTakenWhenItIsAskedFor(t *testing.T) {
 	})
 	c := dialed(t, path, 5*time.Second)
 	before := 0
-	for n := range 4 {
+	const commands = 50
+	for n := range commands {
 		if _, err := c.Do(CodeGet, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +176,8 @@ func TestADescriptorIsTakenWhenItIsAskedFor(t *testing.T) {
 			before = descriptors(t) // the other end is open by now
 		}
 	}
-	if now := descriptors(t); now != before {
+	// Other tests' connections come to their ends meanwhile, but not fifty begin.
+	if now := descriptors(t); now >= before+commands/2 {
 		t.Errorf("%d descriptors, %d before", now, before)
 	}
 	_, file, err := c.DoFile(CodeWasmChannel, []byte("w"))

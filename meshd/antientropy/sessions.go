@@ -198,16 +198,6 @@ func (a *Sessions) Receive(now clock.Instant, from wire.CellID, header wire.Head
 	a.serveWaiting(now)
 }
 
-// KnowsNonce reports whether a 0x06 from this cell with this nonce acknowledges a message of a session.
-func (a *Sessions) KnowsNonce(from wire.CellID, nonce uint32) bool {
-	s := a.find(from)
-	if s == nil {
-		return false
-	}
-	_, known := s.window.find(nonce)
-	return known
-}
-
 // Forget ends sessions with the peer and drops its vector: it has left or its address is gone.
 func (a *Sessions) Forget(peer wire.CellID) {
 	if s := a.find(peer); s != nil {

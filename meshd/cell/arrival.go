@@ -109,6 +109,12 @@ func parseArrival(raw []byte) (*arrival, error) {
 	return a, nil
 }
 
+// CheckJoining reports whether data is what Storage.SaveJoining was given at some time.
+func CheckJoining(data []byte) error {
+	_, err := parseArrival(data)
+	return err
+}
+
 // restoreArrival takes up a join that an earlier run of this cell began. Where it did not come as far as the other
 // cluster, only what had been waiting then is still to be written.
 func (c *Cell) restoreArrival() {

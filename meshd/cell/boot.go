@@ -34,6 +34,8 @@ const (
 	// bootAnswerMin is how long a peer has to answer at least before the next one is asked in its place; it grows with
 	// the pauses, for paths that are slower.
 	bootAnswerMin = 2 * time.Second
+	// bootCalls candidates are called at each attempt, beside the one that is asked for the state: whoever answers is asked next.
+	bootCalls = 3
 )
 
 type bootState struct {
@@ -44,7 +46,8 @@ type bootState struct {
 	joined        bool // this boot follows a join: there is nothing of an earlier life to protect
 	since         clock.Instant
 	attempt       clock.Instant // next attempt to open a session
-	tries         int
+	tries         int           // sessions
+	calls         int           // of members, see bootCalls
 	settled       clock.Instant // starts are held until then (F69)
 	holding       bool          // the hold has not ended yet
 	answered      map[wire.CellID]struct{}
@@ -157,10 +160,48 @@ func (c *Cell) contactPeer() {
 	if len(candidates) == 0 {
 		return
 	}
-	peer := candidates[c.boot.tries%len(candidates)]
-	c.boot.tries++
+	peer := c.bootPeer(candidates)
 	c.sessions.AbandonFor(c.now, peer, max(pause, bootAnswerMin))
-	c.sessions.Start(c.now, peer, true)
+	if c.sessions.Start(c.now, peer, true) {
+		c.boot.tries++ // else the one asked before still has time
+	}
+	if c.boot.joined {
+		return // who joins keeps strangers unknown to its router (F31), and one cell at least has just answered
+	}
+	for i := range min(bootCalls, len(candidates)) {
+		id := candidates[(c.boot.calls+i)%len(candidates)]
+		address, named, _ := c.guests.address(id)
+		if m := c.members.Get(id); m != nil {
+			address, named = m.Address, true
+		}
+		if named && address.IsValid() && c.canCheck(id) { // an address of this cell's own directory, so none to guard
+			c.askAddress(id, address)
+		}
+	}
+	c.boot.calls += bootCalls
+}
+
+// bootPeer returns who is asked next: all candidates in turn, and every other time one that was heard since this boot
+// began, if there is any. Of a large cluster a cell behind a filter may reach one only.
+func (c *Cell) bootPeer(candidates []wire.CellID) wire.CellID {
+	turn := c.boot.tries / 2
+	if c.boot.tries%2 == 1 {
+		for i := range candidates {
+			id := candidates[(turn+i)%len(candidates)]
+			if c.heardWhileBooting(id) {
+				return id
+			}
+		}
+		turn += len(candidates) / 2 // so nobody is asked twice in a row
+	}
+	return candidates[turn%len(candidates)]
+}
+
+func (c *Cell) heardWhileBooting(id wire.CellID) bool {
+	if m := c.members.Get(id); m != nil {
+		return m.Heard > c.boot.since
+	}
+	return slices.ContainsFunc(c.guests.list, func(g guest) bool { return g.id == id && g.heard > c.boot.since })
 }
 
 func (c *Cell) bootCandidates() []wire.CellID {
@@ -209,8 +250,10 @@ func (c *Cell) sessionCompleted(_ clock.Instant, peer wire.CellID, _ bool) {
 	if c.boot.authoritative {
 		return
 	}
-	if !c.boot.hadSnapshot && !c.boot.joined && !c.knowsAlive(peer) {
-		return // two cells without memory cannot vouch for each other (F5)
+	if !c.boot.hadSnapshot && !c.boot.joined && !(c.knowsAlive(peer) && c.settledIn(peer)) {
+		// Two cells without memory cannot vouch for each other, however long they wait (F5). What is left of a damaged state
+		// says that the other one lives, not that it has lost nothing itself (F157).
+		return
 	}
 	if !c.boot.joined && !c.settledIn(peer) && !c.boot.settled.Reached(c.now) {
 		c.boot.together = true // until the others have answered, see tickBoot

@@ -101,6 +101,7 @@ type Cell struct {
 	edgeDue        clock.Instant                 // of the session with it, 0 = had
 	passedOver     wire.CellID                   // a successor that is or was suspected, 0 = none
 	returns        map[wire.CellID]clock.Instant // last session because a cell came back
+	missed         map[wire.CellID]struct{}      // members that gossip could not tell something, see missedNews
 	behind         map[wire.CellID]clock.Instant // last hint to a cell that counts again
 	spoken         map[wire.CellID]spoken
 	persist        persistState
@@ -233,7 +234,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.enterNetwork()
 	c.gossip = gossip.New(gossip.Options{
 		Self: self, Random: c.config.Random, Members: c.members, Store: c.store,
-		Send: c.send, Suspected: c.detector.Suspected,
+		Send: c.send, Suspected: c.detector.Suspected, Missed: c.missedNews,
 	})
 	c.sessions = antientropy.New(antientropy.Options{
 		Self: self, Random: c.config.Random, Store: c.store,
@@ -256,6 +257,7 @@ func (c *Cell) enter(cluster Cluster) {
 	c.spoken = nil
 	c.ownLost = 0
 	c.sessionsWanted, c.returns = nil, make(map[wire.CellID]clock.Instant)
+	c.missed = make(map[wire.CellID]struct{})
 	c.detector.SetSelf(state.CellStatus{Life: state.Alive, Incarnation: c.statusIncarnation})
 }
 

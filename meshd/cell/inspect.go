@@ -47,6 +47,7 @@ func (c *Cell) Occupancies() []Occupancy {
 		{"writes pending", len(c.writes.pending), writesPendingMax},
 		{"instances", len(c.runner.actual), instancesMax},
 		{"returns", len(c.returns), sessionsWantedMax},
+		{"missed", len(c.missed), sessionsWantedMax},
 		{"boot answers", len(c.boot.answered), guestsMax},
 		{"gossip pending", c.gossip.Stats().Pending, gossip.PendingMax},
 		{"changes", len(c.changes.list), 0},

@@ -201,9 +201,8 @@ func TestF144_WhatIsNoModuleIsNamed(t *testing.T) {
 	w := cluster(t, sim.Options{Seed: 3, Cells: 1})
 	n := w.Node(0)
 	digest(t, ask(t, w, n, write(uds.CodeSet, "spread.web", spec(t, 1), uds.ExpectAbsent)))
-	module, err := workload.Encode(&workload.Spec{
-		Runtime: workload.RuntimeWasm, Replicas: 1, Image: "https://modules.example/a.wasm",
-	})
+	wanted := &workload.Spec{Runtime: workload.RuntimeWasm, Replicas: 1, Image: "https://modules.example/a.wasm"}
+	module, err := workload.Encode(wanted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,6 +216,8 @@ func TestF144_WhatIsNoModuleIsNamed(t *testing.T) {
 		}
 	}
 	w.Run(10 * time.Second)
+	// The one that the simulated host runs: beside another its readiness would count.
+	id := reconcile.InstanceID{Digest: wanted.InstanceDigest(), KeyHash: n.Cell().Store().Hash([]byte("wasm.thumbs"))}
 	on := fmt.Sprintf("the instance of wasm.thumbs on cell %s ", n.ID())
 	for _, test := range []struct {
 		state    reconcile.State
@@ -233,7 +234,7 @@ func TestF144_WhatIsNoModuleIsNamed(t *testing.T) {
 			on + "has ended: the module cannot be instantiated: unreachable", false},
 	} {
 		actual := reconcile.Actual{Key: "wasm.thumbs", Spec: module, State: test.state, Reason: test.reason,
-			Restarts: test.restarts, PID: 7, ID: reconcile.InstanceID{Digest: 1, KeyHash: n.Cell().Store().Hash([]byte("wasm.thumbs"))}}
+			Restarts: test.restarts, PID: 7, ID: id}
 		n.Input(func(now clock.Instant) { n.Cell().HelperInstance(now, actual) })
 		w.Run(time.Millisecond)
 		if got, again := n.Cell().WhyNotInvoked("thumbs"); got != test.want || again != test.again {

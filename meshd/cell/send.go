@@ -226,7 +226,8 @@ const returnInterval = 5 * time.Second
 // returned reports whether a cell that was out of reach is heard again: it has missed gossip, which gives
 // up after 1.75 s, and so have we.
 func (c *Cell) returned(m *member) bool {
-	if c.phase == Booting || m.Life != state.Dead && !c.detector.Suspected(m.ID) {
+	_, missed := c.missed[m.ID]
+	if c.phase == Booting || m.Life != state.Dead && !missed && !c.detector.Suspected(m.ID) {
 		return false
 	}
 	if last, ok := c.returns[m.ID]; ok && c.now.Sub(last) < returnInterval {
@@ -236,7 +237,17 @@ func (c *Cell) returned(m *member) bool {
 		clear(c.returns)
 	}
 	c.returns[m.ID] = c.now
+	delete(c.missed, m.ID)
 	return true
+}
+
+// missedNews notes a member that did not acknowledge what gossip told it, though it is no suspect: its router may have
+// forgotten it, and by its next probe it is there again. As soon as it is heard it gets what it missed.
+func (c *Cell) missedNews(id wire.CellID) {
+	if len(c.missed) >= sessionsWantedMax {
+		clear(c.missed)
+	}
+	c.missed[id] = struct{}{}
 }
 
 // heard notes a verified datagram. Streams and volumes are relayed under their originator's id, so

@@ -136,8 +136,7 @@ func (c *client) explain(err error) {
 	case errors.Is(err, uds.ErrFrameTooLarge):
 		c.queue(uds.AppendError(nil, uds.ErrorInvalid, fmt.Sprintf("a request may have %d bytes", uds.RequestMax)))
 	case errors.As(err, &timeout) && timeout.Timeout():
-		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) took too long to send a request: disconnected",
-			c.who.uid, c.who.pid))
+		c.server.refusals.say(time.Now(), refusedSlow, &c.who, "took too long to send a request: disconnected")
 		c.queue(uds.AppendError(nil, uds.ErrorTimeout, "the request did not arrive in time"))
 	}
 }
@@ -151,8 +150,7 @@ func (c *client) queue(reply []byte) bool {
 	}
 	// A single large reply is no offence; letting replies pile up is.
 	if len(c.output) > 0 && c.waiting+len(reply) > uds.OutputQueueMax {
-		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read its replies: disconnected",
-			c.who.uid, c.who.pid))
+		c.server.refusals.say(time.Now(), refusedUnread, &c.who, "does not read its replies: disconnected")
 		c.broken = true
 	}
 	if c.broken {
@@ -224,8 +222,7 @@ func (c *client) write() {
 			c.cancelStreams()
 			var timeout net.Error
 			if errors.As(err, &timeout) && timeout.Timeout() {
-				c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read its reply: disconnected",
-					c.who.uid, c.who.pid))
+				c.server.refusals.say(time.Now(), refusedUnread, &c.who, "does not read its reply: disconnected")
 			}
 			return
 		}

@@ -85,6 +85,8 @@ type Server struct {
 	cancel  context.CancelFunc
 	group   sync.WaitGroup
 
+	refusals refusals
+
 	mutex    sync.Mutex // guards what follows
 	listener *net.UnixListener
 	place    place // of its file
@@ -121,6 +123,7 @@ func Listen(options Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: options, listener: listener, place: mine, clients: map[*client]struct{}{}}
+	s.refusals.log = options.Log
 	s.context, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -235,13 +238,13 @@ func (s *Server) admit(connection *net.UnixConn) {
 	}
 	may := s.levelOf(&who)
 	if may == levelNone {
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused", who.uid, who.pid))
+		s.refusals.say(time.Now(), refusedConnection, &who, "was refused")
 		s.refuse(connection, uds.ErrorPermission, fmt.Sprintf(
 			"uid %d may not use this daemon: run as root or join group %s", who.uid, uds.GroupRead))
 		return
 	}
 	if reason := s.add(newClient(s, connection, who, may)); reason != "" {
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused: %s", who.uid, who.pid, reason))
+		s.refusals.say(time.Now(), refusedPlace, &who, "was refused: %s", reason)
 		s.refuse(connection, uds.ErrorBusy, reason)
 	}
 }
@@ -323,8 +326,7 @@ func (s *Server) execute(who *credentials, may level, code uds.Code, payload []b
 			fmt.Sprintf("command %#x is unknown: the daemon may be of an earlier version", byte(code)))
 	}
 	if need > may {
-		s.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused %s",
-			who.uid, who.pid, describe(code, payload)))
+		s.refusals.say(time.Now(), refusedCommand, who, "was refused %s", describe(code, payload))
 		return failure(uds.ErrorPermission, fmt.Sprintf(
 			"uid %d may read but not change: run as root or join group %s", who.uid, uds.GroupWrite))
 	}

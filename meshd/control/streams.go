@@ -206,8 +206,7 @@ func (c *client) openStream(payload []byte) bool {
 	case reason != "":
 		s.refuse(uds.ErrorBusy, reason)
 	case need > c.may:
-		c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) was refused a stream of kind %d to %q",
-			c.who.uid, c.who.pid, open.Kind, open.Name))
+		c.server.refusals.say(time.Now(), refusedStream, &c.who, "was refused a stream of kind %d to %q", open.Kind, open.Name)
 		s.Closed(uds.ErrorPermission, fmt.Sprintf("uid %d may read but not change: run as root or join group %s",
 			c.who.uid, uds.GroupWrite))
 	case c.server.options.OpenStream == nil:
@@ -236,8 +235,7 @@ func (c *client) refusalsPile() bool {
 	if len(c.streams.buffer) <= uds.StreamQueueMax+closingMax {
 		return false
 	}
-	c.server.options.Log(fmt.Sprintf("control: uid %d (pid %d) does not read what its streams say: disconnected",
-		c.who.uid, c.who.pid))
+	c.server.refusals.say(time.Now(), refusedUnread, &c.who, "does not read what its streams say: disconnected")
 	c.broken = true
 	c.connection.Close()
 	c.ready.Signal()

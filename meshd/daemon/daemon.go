@@ -199,6 +199,7 @@ func (d *Daemon) open() (err error) {
 	var loaded storage.Loaded
 	d.storage, loaded, err = storage.Open(d.options.Directory, storage.Options{
 		Completed: d.stored, Trouble: d.directoryTrouble, Rewrite: d.saveState,
+		CheckJoining: cell.CheckJoining,
 	})
 	if err != nil {
 		if storage.Permanent(err) {

@@ -15,19 +15,21 @@ import (
 // it, so that what flaps faster is never told to anybody; a cell is on its new address within twice this.
 const addressInterval = 3 * time.Second
 
+// addressRetryMax bounds the pause before a change is looked at again that could not be followed.
+const addressRetryMax = time.Minute
+
 // watchAddresses follows the addresses of the host until the daemon stops. It asks the kernel for the list of
 // addresses, one small dump, and looks at the interfaces only if that is another one than the last time.
 func (d *Daemon) watchAddresses() {
 	ticker := time.NewTicker(addressInterval)
 	defer ticker.Stop()
-	var before, counted []netip.Addr
+	var watch addressWatch
 	for {
-		if now, err := kernelAddresses(); err == nil {
-			if slices.Equal(now, before) && !slices.Equal(now, counted) {
-				d.addressesChanged(now)
-				counted = now
+		if list, err := kernelAddresses(); err == nil {
+			first, err := watch.look(time.Now(), list, d.addressesChanged)
+			if err != nil && first {
+				d.log.printf("the addresses of this host changed, but cannot be told to the others: %v: it is tried again", err)
 			}
-			before = now
 		}
 		select {
 		case <-d.stopped:
@@ -37,8 +39,39 @@ func (d *Daemon) watchAddresses() {
 	}
 }
 
+// addressWatch decides which lists of addresses count.
+type addressWatch struct {
+	before, counted, failed []netip.Addr
+	pause                   time.Duration // after the last failure
+	retry                   time.Time
+}
+
+// look takes a list and follows a change that two looks have seen. One that could not be followed is tried again after
+// a pause, which doubles up to addressRetryMax. first: that list failed for the first time.
+func (w *addressWatch) look(now time.Time, list []netip.Addr, follow func([]netip.Addr) error) (first bool, err error) {
+	steady := slices.Equal(list, w.before)
+	w.before = list
+	if !steady || slices.Equal(list, w.counted) {
+		return false, nil
+	}
+	first = w.pause == 0 || !slices.Equal(list, w.failed)
+	if !first && now.Before(w.retry) {
+		return false, nil
+	}
+	if err = follow(list); err == nil {
+		w.counted, w.pause = list, 0
+		return false, nil
+	}
+	if first {
+		w.pause = 0
+	}
+	w.failed, w.pause = list, min(max(2*w.pause, addressInterval), addressRetryMax)
+	w.retry = now.Add(w.pause)
+	return first, err
+}
+
 // addressesChanged tells the cell what the addresses of this host mean to it.
-func (d *Daemon) addressesChanged(now []netip.Addr) {
+func (d *Daemon) addressesChanged(now []netip.Addr) error {
 	bound := d.reactor.LocalAddress()
 	if address := bound.Addr().Unmap(); !address.IsUnspecified() {
 		text := ""
@@ -46,24 +79,24 @@ func (d *Daemon) addressesChanged(now []netip.Addr) {
 			text = "this host no longer has the address " + address.String() + ", to which --bind ties this cell: nobody reaches it"
 		}
 		d.showAddress(text, "give the host that address again, or start colloid with another --bind")
-		return
+		return nil
 	}
 	if len(d.options.Advertise) > 0 {
-		return // an operator said where the cell is; whether that leads here, nobody can see from here
+		return nil // an operator said where the cell is; whether that leads here, nobody can see from here
 	}
 	found, err := hostAddresses()
 	if err != nil {
-		return
+		return err
 	}
 	if before := *d.addresses.Load(); len(found) == 0 && !before[0].IsLoopback() {
 		d.showAddress("this host has no address any more, the last one was "+before[0].String()+": nobody reaches this cell",
 			"check the host's network; the cell takes the next address that comes")
-		return
+		return nil
 	}
 	d.showAddress("", "")
 	candidates, err := advertised(nil, bound)
 	if err != nil {
-		return
+		return err
 	}
 	d.setAddresses(candidates)
 	d.inbox.post(func() {
@@ -75,6 +108,7 @@ func (d *Daemon) addressesChanged(now []netip.Addr) {
 			d.cell.SetAddresses(d.reactor.Now(), candidates)
 		}
 	})
+	return nil
 }
 
 // showAddress shows an alarm about the host's addresses, or withdraws it with an empty text.

@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 )
 
 // What the kernel lists holds every address of every interface, sorted, so that two looks at an unchanged host agree.
@@ -34,6 +36,45 @@ func TestF158_KernelAddressesAreThoseOfTheInterfaces(t *testing.T) {
 		if !slices.Contains(list, address) {
 			t.Errorf("%v is missing in %v", address, list)
 		}
+	}
+}
+
+// A change of the host's addresses that could not be followed is tried again, after pauses that grow, until it could.
+// It does not wait for another change.
+func TestF158_AChangeThatCouldNotBeFollowedIsTriedAgain(t *testing.T) {
+	list := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }
+	var watch addressWatch
+	start := time.Now()
+	failing := true
+	var tries, told []time.Duration
+	run := func(from, to time.Duration, addresses []netip.Addr) {
+		tries, told = nil, nil
+		for at := from; at < to; at += addressInterval {
+			first, _ := watch.look(start.Add(at), addresses, func([]netip.Addr) error {
+				tries = append(tries, at)
+				if failing {
+					return errors.New("no buffer space")
+				}
+				return nil
+			})
+			if first {
+				told = append(told, at)
+			}
+		}
+	}
+	run(0, 10*time.Minute, list("10.0.0.1"))
+	if len(tries) < 8 || len(tries) > 16 || len(told) != 1 {
+		t.Errorf("tried at %v, told at %v", tries, told)
+	}
+	failing = false
+	run(10*time.Minute, 20*time.Minute, list("10.0.0.1"))
+	if len(tries) != 1 || tries[0] > 10*time.Minute+addressRetryMax {
+		t.Errorf("once it can be followed: tried at %v", tries)
+	}
+	failing = true
+	run(20*time.Minute, 20*time.Minute+4*addressInterval, list("10.0.0.2"))
+	if len(tries) != 2 || tries[0] != 20*time.Minute+addressInterval || len(told) != 1 {
+		t.Errorf("the next change: tried at %v, told at %v", tries, told)
 	}
 }
 

@@ -36,6 +36,8 @@ type workers struct {
 	serving   int
 	forwarded uint64
 	streams   int // of modules
+	// unlisted are those that the list under way has not named yet, nil outside of one.
+	unlisted map[reconcile.InstanceID]struct{}
 
 	mutex      sync.Mutex // guards what follows; never held while anything is sent
 	byInstance map[reconcile.InstanceID]*worker
@@ -83,6 +85,7 @@ type worker struct {
 
 // observe looks at what runnerd reports of an instance. It runs on the reactor's goroutine.
 func (w *workers) observe(actual *reconcile.Actual) {
+	delete(w.unlisted, actual.ID)
 	running := actual.PID != 0 && (actual.State == reconcile.Starting || actual.State == reconcile.Ready ||
 		actual.State == reconcile.Unready)
 	w.mutex.Lock()
@@ -193,7 +196,7 @@ func (w *workers) ask(to *worker) {
 	to.channel = channel
 	w.mutex.Unlock()
 	if h.link == nil {
-		return // the next listing of the next runnerd asks again, see reattach
+		return // the next listing of the next runnerd asks again, see listed
 	}
 	h.descriptors.Claim(channel, func(file *os.File) { w.connect(to, channel, file) })
 	sent := h.command(&message.Command{Body: &message.Command_Attach{Attach: &message.Attach{
@@ -224,8 +227,30 @@ func (w *workers) later(to *worker, channel uint64, after time.Duration) {
 	})
 }
 
-// reattach asks for all connections that are missing; a runnerd has connected.
-func (w *workers) reattach() {
+// listing begins: a runnerd that has connected, or has lost count of what is gone, names all instances.
+func (w *workers) listing() {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.unlisted = make(map[reconcile.InstanceID]struct{}, len(w.byInstance))
+	for id := range w.byInstance {
+		w.unlisted[id] = struct{}{}
+	}
+}
+
+// listed ends it: what was not named does not exist. It asks for all connections that are missing.
+func (w *workers) listed() {
+	w.mutex.Lock()
+	var gone []*worker
+	for id := range w.unlisted {
+		if old := w.byInstance[id]; old != nil {
+			gone = append(gone, old)
+		}
+	}
+	w.mutex.Unlock()
+	w.unlisted = nil
+	for _, old := range gone {
+		w.drop(old)
+	}
 	w.mutex.Lock()
 	missing := make([]*worker, 0, len(w.byInstance))
 	for _, to := range w.byInstance {

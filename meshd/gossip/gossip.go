@@ -57,6 +57,9 @@ type Options struct {
 	// Suspected reports cells that this cell fails to reach at present; nothing is sent to them.
 	// Optional.
 	Suspected func(wire.CellID) bool
+	// Missed reports a member that acknowledged none of the attempts of a ring edge although nobody suspects it: it may
+	// be the only one without the news. Optional.
+	Missed func(wire.CellID)
 }
 
 // Stats counts since the start.
@@ -325,6 +328,9 @@ func (g *Gossip) retry(now clock.Instant, at int32) {
 	g.except = s.except
 	attempts := s.attempts
 	if m == nil || s.lost || g.unfit(m) || attempts >= s.attemptsMax() {
+		if g.options.Missed != nil && m != nil && s.ring && attempts >= s.attemptsMax() && !g.unfit(m) {
+			g.options.Missed(s.peer)
+		}
 		if m = g.nextSuccessor(s); m == nil {
 			g.pending.remove(at)
 			g.stats.GivenUp++

@@ -100,6 +100,8 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 		ids = append(ids, id)
 	}
 	b := newBench(ids...)
+	missed := map[wire.CellID]int{}
+	b.Gossip.options.Missed = func(id wire.CellID) { missed[id]++ }
 	b.put("spread.web", record("spread.web", "v", 1))
 	b.Spread(b.now, []byte("spread.web"), 0)
 	attempts, times := map[wire.CellID]int{}, map[wire.CellID][]clock.Instant{}
@@ -135,6 +137,12 @@ func TestF28_RetriesAndMovesOn(t *testing.T) {
 		if attempts[id] == 0 {
 			t.Errorf("the ring edge did not reach successor %v", id)
 		}
+		if missed[id] != 1 {
+			t.Errorf("%v: reported %d times as without the news", id, missed[id])
+		}
+	}
+	if len(missed) != SuccessorsMax {
+		t.Errorf("reported as without the news: %v", missed)
 	}
 	if len(attempts) > SuccessorsMax+2 {
 		t.Errorf("%d peers were tried", len(attempts))

@@ -405,7 +405,7 @@ func TestF14_F37_ForgedCoordinationIsNoFlood(t *testing.T) {
 	if limit := len(synOffsets) * (punchesBurst + 11*punchesPerSecond); sent > limit || sent > received/10 {
 		t.Errorf("%d datagrams to an address that a member named, %d words, at most %d", sent, received, limit)
 	}
-	b.now = b.now.Add(5 * time.Second)
+	b.now = b.now.Add(classPatience / 2)
 	for range 20 {
 		b.Tick(b.now)
 		b.now = b.now.Add(500 * time.Millisecond)

@@ -23,6 +23,9 @@ const (
 	// doubtMin without an answer puts a path in doubt: from then on everything goes both ways.
 	doubtMin        = time.Second
 	doubtRoundTrips = 3
+	// doubtRepeat lies between the keepalives on a path in doubt: a question may stay without an answer because the other
+	// cell has no time for it, so whether the path is lost is asked by what is always answered.
+	doubtRepeat = time.Second
 	// lostAfter without an answer a path is given up.
 	lostAfter = 5 * time.Second
 	// relayPatience without an answer another relay is tried.
@@ -63,10 +66,12 @@ type Path struct {
 	failed      clock.Instant  // last attempt in which both sent in vain, 0 = none since it was open
 	searchAgain clock.Instant  // earliest next search by this cell
 	searched    clock.Instant  // last one that began, on either side; 0 = none
+	searches    int            // that began since a path which came of one lasted for searchEvery
 	refusals    int            // since then
+	silent      int            // exchanges before a search in a row that nobody answered
 	found       netip.AddrPort // the address that the last one led to
 
-	firstWanted clock.Instant // when an attempt was wanted first, 0 = never
+	firstWanted clock.Instant // when an attempt was wanted first since the path was open, 0 = never
 	unanswered  int           // attempts in a row for which no coordinator answered
 	tries       int           // attempts without success
 	again       clock.Instant // earliest next one
@@ -280,6 +285,7 @@ func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
 		p.since = now
 	}
 	p.proven, p.asked, p.blocked, p.failed, p.tries, p.wanted = now, 0, 0, 0, 0, false
+	p.firstWanted, p.silent = 0, 0
 	t.foundBySearch(now, p, m)
 }
 
@@ -351,10 +357,16 @@ func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open
 		return
 	}
 	if !p.open(now) || p.asked != 0 && now.Sub(p.asked) >= lostAfter {
+		if now.Sub(p.since) >= searchEvery {
+			p.searches = 0
+		}
 		p.proven, p.asked = 0, 0
-		p.again, p.tries = now, 0
+		p.again, p.tries, p.firstWanted = now, 0, 0
 		t.stats.Lost++
 		return
+	}
+	if m.InService() && p.doubtful(now, m) && now.Sub(p.pinged) >= doubtRepeat {
+		t.ping(now, p, m.Address)
 	}
 	home := t.isHome(p.ID) || m.HasHome(t.options.Self) || t.keeps(p.ID)
 	if !home && (now.Sub(p.used) >= usedFor || *open >= openMax) {

@@ -9,13 +9,25 @@ import (
 )
 
 // classPatience is how long a cell may take to find out its class, from when it knows two members that can tell where
-// they see it. It takes about 8 s.
-const classPatience = 20 * time.Second
+// they see it. It takes about 8 s, seldom 20.
+const classPatience = 30 * time.Second
+
+// searchClassPatience takes its place where the other one of the two uses another port for each destination: if the class
+// that is not known turns out to be PUNCHED, they search, and an attempt before that would be in vain.
+const searchClassPatience = time.Minute
+
+// patienceFor is how long the class of one cell is waited for by another one of a known class.
+func patienceFor(known wire.Reach) time.Duration {
+	if known == wire.ReachRelayed {
+		return searchClassPatience
+	}
+	return classPatience
+}
 
 // pending reports whether this cell is still finding out its class, and the other side is not one that anybody reaches.
 func (t *Traversal) pending(now clock.Instant, m *overlay.Member) bool {
 	return t.Class() == wire.ReachUnknown && m.Reach != wire.ReachPublic && t.begun != 0 &&
-		now.Sub(t.begun) < classPatience
+		now.Sub(t.begun) < patienceFor(m.Reach)
 }
 
 // tickPatience notes when this cell began to find out its class, and anew when it knows a second observer: the first

@@ -66,7 +66,11 @@ func (t *Traversal) mayPunch(now clock.Instant, p *Path, m *overlay.Member) bool
 		p.firstWanted = now
 	}
 	if t.pending(now, m) || m.Reach == wire.ReachUnknown && t.Class() != wire.ReachPublic &&
-		now.Sub(p.firstWanted) < classPatience {
+		now.Sub(p.firstWanted) < patienceFor(t.Class()) {
+		return false
+	}
+	if t.searchFirst(now, p, m) {
+		p.again = now.Add(tickInterval) // not to be looked at for every datagram
 		return false
 	}
 	return t.sensible(now, p, m)
@@ -259,6 +263,8 @@ func (t *Traversal) invited(now clock.Instant, coordinator *overlay.Member, requ
 	}
 	a := p.attempt
 	switch {
+	case t.search != nil && t.search.id == m.ID:
+		return
 	case a == nil && (t.attempts >= attemptsMax || t.pending(now, m) || !t.sensible(now, p, m)):
 		return
 	case a != nil && a.begun != 0 && a.rendezvous != request.Rendezvous && (a.ours || a.syns < len(synOffsets)):

@@ -2,10 +2,12 @@ package nat
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/overlay"
+	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
 
@@ -18,6 +20,8 @@ import (
 //	  │ PunchSearch ─────────────────►│ PunchSearchGo ──────────────►│
 //	  │◄───────────── PunchSearchGo   │                              │
 //	  │◄──────────────────── relayed: PunchSearchReady, or Busy ─────│
+//	  │                                one PUNCH_SYN to its address  │
+//	  │ five PUNCH_SYN from its own socket ─────────────────────────►│ (gets in where addresses alone are looked at)
 //	  │ PUNCH_SYN from 256 sockets ─────────────────────────────────►│ (dropped by its filter)
 //	  │ relayed: PunchSearchBegin ──────────────────────────────────►│
 //	  │◄─────────────────── PUNCH_SYN to 800 drawn ports a second ───│
@@ -27,6 +31,9 @@ import (
 // With s sockets and p probes the chance to miss is C(64512-s, p) / C(64512, p): with 256 and 2048 it is 0.00026, with
 // 256 and 1024 0.017. A hit takes 252 probes on average. Whatever part of the 64512 ports the router uses, the chance
 // is the same, since the easy side draws from all of them.
+//
+// What two classes say does not tell whether the easy side's filter looks at ports, so the search begins with what takes no
+// further socket: that is the attempt of such a pair, and there is no other before it.
 const (
 	// SocketsMax is how many sockets a cell has beside its own: those of one search and those kept.
 	SocketsMax = searchSockets + keptMax
@@ -55,23 +62,35 @@ const (
 	searchTime = 9 * time.Second
 	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile, which
 	// takes a tenth of a second, or seconds on a busy machine.
-	beginWait = 5 * time.Second
+	beginWait = 7 * time.Second
+	// knockWait is how long the hard side tries its own socket before it opens others.
+	knockWait = time.Second
 	// settleTime is how long the two may take to prove the way that was found; the easy side does not probe for
 	// hitPause after a hit.
 	settleTime = 3 * time.Second
 	hitPause   = 700 * time.Millisecond
 
-	// searchEvery is the least time between two searches of a pair. The easy side, whose clock is another one, and
-	// which hears of the search a little later, allows slack.
-	searchEvery      = time.Hour
-	searchEverySlack = 5 * time.Minute
+	// searchAgainMin is the least time between the first two searches of a pair, each further one takes four times as long
+	// to come, up to searchEvery: a path that was found may be lost soon, and one search in some thousand misses. The
+	// easy side, which hears of a search a little later, allows the part searchSlack of it.
+	searchAgainMin = time.Minute
+	searchEvery    = time.Hour
+	searchSlack    = 6
 	// searchPause lies between two searches with sockets of this cell: their ports stay in the router's table
 	// for 30 s.
 	searchPause = 2 * time.Second
 	// searchPatience is how long the two wait for a search before they punch as usual again.
 	searchPatience = time.Minute
 	// searchRetry is the first pause after the easy side had no time or no answer came; it doubles up to againMax.
-	searchRetry = 5 * time.Second
+	// As long as no socket was opened, it does so up to searchRetryMax: most of those who have no time have some soon.
+	searchRetry    = 5 * time.Second
+	searchRetryMax = 20 * time.Second
+	// silentMax exchanges in a row without any answer, and searchesMax searches, make the two punch as usual: one of
+	// them may not know of searches, or the other one's router is not what it seems. The easy side, which cannot count
+	// them, waits for easyPatience.
+	silentMax    = 4
+	searchesMax  = 3
+	easyPatience = 3 * time.Minute
 
 	// A cell begins at most searchesBurst searches at once and searchesPerHour more an hour, and sends at most
 	// probesBurst probes and probesPerHour more an hour, whoever asks: what a member that was taken over can make
@@ -88,7 +107,8 @@ type search struct {
 	rendezvous uint64
 	hard       bool           // the sockets are this cell's
 	address    netip.AddrPort // hard: the easy side's. easy: the hard side's, whose port says nothing
-	begun      bool           // hard: sockets are being opened. easy: PunchSearchBegin has come
+	counted    bool           // as an attempt
+	begun      bool           // hard: it sends. easy: PunchSearchBegin has come
 	next       clock.Instant
 	until      clock.Instant
 
@@ -96,6 +116,8 @@ type search struct {
 	coordinators [coordinatorsMax]wire.CellID
 	known, asked int
 	ready        bool // the easy side takes part
+	knocks       int  // PUNCH_SYN sent from the own socket
+	widened      bool // the further ones are used, too
 	sockets      [searchSockets]uint16
 	open         int
 	opened       bool // as many as there is room for
@@ -109,6 +131,21 @@ type search struct {
 	sent  int
 	drawn [ports / 64]uint64
 	hits  int
+}
+
+// searchFirst reports whether the way to a member is one for a search, and punching as usual would only show that.
+func (t *Traversal) searchFirst(now clock.Instant, p *Path, m *overlay.Member) bool {
+	if !t.searchable(m) || p.searches >= searchesMax {
+		return false
+	}
+	if t.Class() == wire.ReachPunched {
+		if now.Sub(p.firstWanted) >= easyPatience {
+			return false
+		}
+	} else if p.silent >= silentMax || len(t.kept) >= keptMax || t.asks.left(now) < 1 {
+		return false
+	}
+	return !sameRouter(t.Candidates(make([]state.Candidate, 0, state.CandidatesMax)), m.Candidates)
 }
 
 // budget is how much may be done: burst at once, and one more each interval.
@@ -140,19 +177,19 @@ func (t *Traversal) searchable(m *overlay.Member) bool {
 	}
 	switch t.Class() {
 	case wire.ReachRelayed:
-		return m.Reach == wire.ReachPunched
+		return m.Reach == wire.ReachPunched && t.options.OpenSocket != nil
 	case wire.ReachPunched:
 		return m.Reach == wire.ReachRelayed
 	}
 	return false
 }
 
-// maySearch reports whether this cell, as the hard side, should search for a way to a member: both have punched in vain,
-// somebody uses the path, and there is a relay, through which the two agree on the rest.
+// maySearch reports whether this cell, as the hard side, should search for a way to a member: somebody uses the path, there
+// is a relay, through which the two agree on the rest, and punching as usual is not what comes first, or was in vain.
 func (t *Traversal) maySearch(now clock.Instant, p *Path, m *overlay.Member) bool {
-	return p.failed != 0 && p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
-		now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m) &&
-		t.relayFor(now, p, m) != 0
+	return p.searchAgain.Reached(now) && p.attempt == nil && !p.open(now) &&
+		p.used != 0 && now.Sub(p.used) < usedFor && m != nil && m.InService() && t.searchable(m) &&
+		(p.failed != 0 || t.searchFirst(now, p, m)) && t.relayFor(now, p, m) != 0
 }
 
 // tickSearch begins, continues and ends searches, and gives back sockets of paths that are lost.
@@ -185,7 +222,7 @@ func (t *Traversal) beginSearch(now clock.Instant) {
 		return
 	}
 	for _, p := range t.active {
-		if p.failed == 0 {
+		if p.open(now) || !p.searchAgain.Reached(now) {
 			continue
 		}
 		m := t.options.Members.Get(p.ID)
@@ -203,12 +240,16 @@ func (t *Traversal) beginSearch(now clock.Instant) {
 // askSearch asks the next coordinator, or gives up for a while.
 func (t *Traversal) askSearch(now clock.Instant, s *search, p *Path, m *overlay.Member) {
 	if s.asked >= s.known {
+		if p.silent++; s.ready {
+			p.silent = 0
+		}
 		t.postpone(now, p)
 		return
 	}
 	s.asked++
-	s.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
-	s.address, s.ready = netip.AddrPort{}, false
+	for s.rendezvous == 0 { // who asks again repeats the number, so an answer that took its time counts
+		s.rendezvous = uint64(t.options.Nonce())<<32 | uint64(t.options.Nonce())
+	}
 	s.next = now.Add(coordinatorWait)
 	t.say(s.coordinators[s.asked-1], m, m.Address, wire.PunchSearch, s.rendezvous)
 }
@@ -224,9 +265,18 @@ func (t *Traversal) say(to wire.CellID, m *overlay.Member, address netip.AddrPor
 	}
 }
 
-// postpone ends a search that has not begun: the other side was busy, or somebody did not answer.
+// searchPause is the least time from one search of a pair to the next.
+func (p *Path) searchPause() time.Duration {
+	return min(searchAgainMin<<(2*min(max(p.searches, 1)-1, 8)), searchEvery)
+}
+
+// postpone has a search tried again soon: the other side was busy, or somebody did not answer.
 func (t *Traversal) postpone(now clock.Instant, p *Path) {
-	pause := min(searchRetry<<min(p.refusals, 10), againMax)
+	limit := searchRetryMax
+	if t.search.widened {
+		limit = againMax
+	}
+	pause := min(searchRetry<<min(p.refusals, 10), limit)
 	p.refusals++
 	p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/2)))
 	t.search = nil
@@ -238,9 +288,9 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 	mine := s != nil && s.rendezvous == request.Rendezvous && !s.begun
 	switch request.Target.Flags {
 	case wire.PunchSearchGo:
-		if !mine {
+		if !mine || !s.hard {
 			t.joinSearch(now, sender, request)
-		} else if s.hard && request.Target.ID == s.id && sender.ID == s.coordinators[s.asked-1] &&
+		} else if request.Target.ID == s.id && slices.Contains(s.coordinators[:s.asked], sender.ID) &&
 			t.searchableAt(s.id, request.Target.Address) {
 			s.address = request.Target.Address
 		}
@@ -256,7 +306,9 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 	case wire.PunchSearchBegin:
 		if p := t.paths[sender.ID]; mine && !s.hard && sender.ID == s.id && p != nil {
 			s.begun, s.next, s.until = true, now, now.Add(probeTime)
+			t.searchCounts(now, s, p)
 			p.searched = now
+			p.searches++
 		} else if (s == nil || s.rendezvous != request.Rendezvous) && t.punchLimit.Allow(now, sender.ID) {
 			t.say(sender.ID, sender, request.Target.Address, wire.PunchSearchBusy, request.Rendezvous) // it came too late
 		}
@@ -266,23 +318,43 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		p = t.paths[s.id]
 	}
 	if p != nil && s.hard && !s.begun && s.ready && s.address.IsValid() {
-		s.begun, s.started, s.next, s.until = true, now, now, now.Add(searchTime)
-		t.asks.spend(now, 1)
-		t.stats.Searches++
-		p.searched = now
-		p.searchAgain = now.Add(searchEvery + time.Duration(t.options.Random.Int64N(int64(searchEvery)/12)))
+		s.begun, s.started, s.next, s.until = true, now, now, now.Add(knockWait+searchTime)
+		p.silent = 0
+		t.searchCounts(now, s, p)
 	}
 	t.next = clock.Earliest(t.next, now)
+}
+
+// searchCounts counts a search in which this cell sends as an attempt, once.
+func (t *Traversal) searchCounts(now clock.Instant, s *search, p *Path) {
+	if !s.counted && !p.open(now) {
+		p.Attempts++
+		t.stats.Attempts++
+	}
+	s.counted = true
+}
+
+// widen has further sockets used: the own one was not heard.
+func (t *Traversal) widen(now clock.Instant, s *search, p *Path) {
+	s.widened = true
+	t.asks.spend(now, 1)
+	t.stats.Searches++
+	p.searched = now
+	p.searches++
+	pause := p.searchPause()
+	p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/12)))
 }
 
 // refused ends a search in which the easy side does not take part, or not any more: it has sent nothing, so the two
 // need not wait for an hour.
 func (t *Traversal) refused(now clock.Instant, s *search, p *Path) {
-	if s.begun {
+	if s.widened {
 		p.searched = 0
-		t.endSearch(now)
+		p.searches--
 	}
 	t.postpone(now, p)
+	t.search = s
+	t.endSearch(now)
 }
 
 // foundBySearch ends the search that led to the address of a member which has just been confirmed.
@@ -294,8 +366,11 @@ func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member)
 	if s.hard && (s.won == 0 || m.Address != s.address) || !s.hard && m.Address.Addr() != s.address.Addr() {
 		return
 	}
-	p.found, p.refusals = m.Address, 0
-	t.stats.Found++
+	p.refusals = 0
+	if s.widened || !s.hard && s.begun {
+		p.found = m.Address
+		t.stats.Found++
+	}
 	s.won = 0 // the socket stays
 	t.endSearch(now)
 }
@@ -307,7 +382,9 @@ func (t *Traversal) endSearch(now clock.Instant) {
 	if !s.hard {
 		return
 	}
-	t.searchDue = now.Add(searchPause)
+	if s.widened {
+		t.searchDue = now.Add(searchPause)
+	}
 	t.closeSockets(s)
 	if s.won != 0 {
 		t.release(s.won)

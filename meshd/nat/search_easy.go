@@ -44,18 +44,28 @@ func (t *Traversal) joinSearch(now clock.Instant, coordinator *overlay.Member, r
 		return
 	}
 	p := t.path(m.ID)
-	if p == nil || p.searched != 0 && now.Sub(p.searched) < searchEvery-searchEverySlack {
+	if p == nil || p.searched != 0 && now.Sub(p.searched) < p.searchPause()/searchSlack*(searchSlack-1) {
 		t.stats.Refused++
 		return
 	}
+	p.firstWanted = now // the other one tries
 	answer := uint8(wire.PunchSearchReady)
-	if t.search != nil || t.probes.left(now) < probesMax {
+	s := t.search
+	again := s != nil && !s.hard && !s.begun && s.id == m.ID
+	switch {
+	case again && s.rendezvous == request.Rendezvous:
+		s.next = now.Add(beginWait)
+	case s != nil && !again || t.probes.left(now) < probesMax:
 		answer = wire.PunchSearchBusy
-	} else {
+	default:
 		t.search = &search{id: m.ID, rendezvous: request.Rendezvous, address: request.Target.Address,
 			next: now.Add(beginWait)}
 	}
 	t.say(m.ID, m, request.Target.Address, answer, request.Rendezvous)
+	if answer == wire.PunchSearchReady { // a filter that looks at addresses lets it in from now on
+		t.options.SendTo(m.ID, request.Target.Address, wire.TypePunchSyn, t.options.Nonce(),
+			wire.AppendPunchSyn(t.payload[:0], request.Rendezvous))
+	}
 }
 
 // continueEasy sends to ports that it draws.
@@ -102,8 +112,11 @@ func (t *Traversal) searchHit(now clock.Instant, m *overlay.Member, from netip.A
 		}
 		return from == s.address
 	}
-	if !s.begun || from.Addr() != s.address.Addr() || s.hits >= searchHitsMax {
+	if from.Addr() != s.address.Addr() || s.hits >= searchHitsMax {
 		return true
+	}
+	if p := t.paths[m.ID]; p != nil {
+		t.searchCounts(now, s, p)
 	}
 	s.hits++
 	s.next = max(s.next, now.Add(hitPause))

@@ -30,9 +30,15 @@ func (t *Traversal) continueHard(now clock.Instant, s *search, p *Path, m *overl
 			t.foundBySearch(now, p, m)
 			return
 		}
+		if !s.widened {
+			t.postpone(now, p)
+			t.search = s
+		}
 		t.endSearch(now)
 	case s.won != 0:
 		t.confirm(now, s)
+	case !s.widened:
+		t.knock(now, s, p)
 	case s.sentFrom < s.open || !s.opened:
 		t.punchMore(now, s)
 	case s.open < searchSocketsMin:
@@ -42,9 +48,24 @@ func (t *Traversal) continueHard(now clock.Instant, s *search, p *Path, m *overl
 		s.next = now.Add(beginOffsets[s.begins])
 		s.begins++
 	case !s.second:
-		s.second, s.sentFrom, s.next = true, 0, max(now, s.started.Add(secondRound))
+		s.second, s.sentFrom, s.next = true, 0, max(now, s.started.Add(knockWait+secondRound))
 	default:
 		s.next = s.until
+	}
+}
+
+// knock sends from the own socket, and goes on to others when that was in vain.
+func (t *Traversal) knock(now clock.Instant, s *search, p *Path) {
+	if s.knocks == len(synOffsets) {
+		t.widen(now, s, p)
+		s.next = now
+		return
+	}
+	t.options.SendTo(s.id, s.address, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
+	if s.knocks++; s.knocks < len(synOffsets) {
+		s.next = s.started.Add(synOffsets[s.knocks])
+	} else {
+		s.next = s.started.Add(knockWait)
 	}
 }
 

@@ -77,9 +77,6 @@ func NewTable(options TableOptions) *Table {
 // Len returns the number of contacts, spares not counted.
 func (t *Table) Len() int { return t.count }
 
-// Bucket returns the contacts that share exactly i leading bits with self; the slice is the table's.
-func (t *Table) Bucket(i int) []Entry { return t.buckets[i].entries }
-
 // Insert puts in a contact that has just echoed a nonce (a validated PONG) or refreshes it. When the
 // verdict is Spare, oldest is the contact of the bucket seen least recently: pinging it makes room if
 // it fails (F38).

@@ -81,7 +81,7 @@ func TestF15_HostileContacts(t *testing.T) {
 	}
 	for i := range BucketsMax {
 		hostile := 0
-		for _, e := range table.Bucket(i) {
+		for _, e := range table.buckets[i].entries {
 			if !honest[e.Contact.ID] {
 				hostile++
 			}

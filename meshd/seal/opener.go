@@ -90,9 +90,6 @@ func (o *Opener) Rekey(k Key) {
 	o.generation[0]++
 }
 
-// DropPrevious ends the overlap after Rekey.
-func (o *Opener) DropPrevious() { o.keys[1], o.generation[1] = nil, 0 }
-
 // RefuseBefore refuses all datagrams of a sender before its given incarnation. The cell calls it with
 // what its
 // stored state knows, because the windows themselves do not survive a restart. Floors of senders not

@@ -12,6 +12,8 @@ import (
 // every step, action or write; expensive ones at intervals or once the world has become calm.
 type Checker struct {
 	Name string
+	// Begin looks at the world as it is when the rule is added to it.
+	Begin func(w *World)
 	// Step follows every input to a cell.
 	Step func(w *World, n *Node) error
 	// Action sees every command a cell gives to its runnerd, at the moment it is given.
@@ -34,6 +36,9 @@ type Checker struct {
 // AddChecker installs a checker.
 func (w *World) AddChecker(c *Checker) {
 	w.checks = append(w.checks, c)
+	if c.Begin != nil {
+		c.Begin(w)
+	}
 	if c.Step != nil {
 		w.stepChecks = append(w.stepChecks, c)
 	}

@@ -29,9 +29,24 @@ func checkLogged() *Checker {
 		at[key] = max(at[key], wire.ContextLookup(record.Context, n.disk.self))
 	}
 	return &Checker{
-		Name: "F157", Every: 5 * time.Second, Periodic: l.look, Calm: l.look,
+		Name: "F157", Every: 5 * time.Second, Begin: l.begin, Periodic: l.look, Calm: l.look,
 		Write:  func(_ *World, n *Node, record *wire.Record) error { note(l.given, n, record); return nil },
 		Synced: func(_ *World, n *Node, record *wire.Record) { note(l.synced, n, record) },
+	}
+}
+
+// begin trusts what was written before the rule looked.
+func (l *ownWrites) begin(w *World) {
+	for _, n := range w.nodes {
+		if n.cell == nil {
+			continue
+		}
+		n.cell.Store().Walk("", func(r crdt.Register) bool {
+			key := ownKey{n, string(r.Name())}
+			l.given[key] = wire.ContextLookup(r.Context(), n.cell.Self())
+			l.synced[key] = l.given[key]
+			return true
+		})
 	}
 }
 

@@ -75,7 +75,7 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 			if stats.Searches == 1 {
 				first++
 			}
-			if len(hard.sockets) > 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048 {
+			if len(hard.sockets) > 1 || len(easy.sockets) != 0 || easy.cell.Traversal().Probes > 2048*stats.Searches {
 				t.Errorf("%v, seed %d: %d and %d sockets open, %d probes", kind, seed, len(hard.sockets), len(easy.sockets),
 					easy.cell.Traversal().Probes)
 			}
@@ -111,9 +111,10 @@ func TestF35_SearchBySeveralSockets(t *testing.T) {
 	}
 }
 
-// A router that forgets breaks the path: it is relayed again as soon as any other, nothing is searched again within the
-// hour, and no socket stays open (F35, F36).
-func TestF35_F36_LostSearchedPathFallsBack(t *testing.T) {
+// A router that forgets breaks a path that a search has found: it is relayed again as soon as any other, no socket stays
+// open, and the way is searched for again, after a minute at the earliest, then after four and so on (F35, F36). So a
+// path that was found and lost is found again, and a router that forgets all the time is not searched all the time.
+func TestF35_F36_LostSearchedPathIsSearchedAgain(t *testing.T) {
 	for _, seed := range seeds(4) {
 		for _, forgetful := range []int{2, 3} {
 			w, hard, easy := searchPair(t, Options{Seed: seed}, PortRestricted)
@@ -122,32 +123,59 @@ func TestF35_F36_LostSearchedPathFallsBack(t *testing.T) {
 				continue
 			}
 			run(t, w, 10*time.Second)
+			searches := hard.cell.Traversal().Searches
+			for round, limit := range []time.Duration{2 * time.Minute, 6 * time.Minute, 20 * time.Minute} {
+				w.Node(forgetful).Rebind()
+				key := fmt.Sprintf("spread.r%d-%d", forgetful, round)
+				hard.Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+				took := until(t, w, 10*time.Second, key+" everywhere", func() bool { return heldBy(w, key) == 4 })
+				until(t, w, 40*time.Second, "the path to be lost", func() bool { return !bySearch(hard, easy) })
+				again, ok := w.Until(limit, func() bool { return bySearch(hard, easy) })
+				if now := hard.cell.Traversal().Searches; !ok || now != searches+1 || len(hard.sockets) != 1 {
+					t.Errorf("seed %d: round %d: found: %v, %d searches, then %d, %d sockets", seed, round, ok, searches, now,
+						len(hard.sockets))
+				}
+				searches = hard.cell.Traversal().Searches
+				t.Logf("seed %d, router of n%d forgot: write there after %v, found again after %v", seed, forgetful, took, again)
+			}
 			w.Node(forgetful).Rebind()
-			key := fmt.Sprintf("spread.r%d", forgetful)
-			hard.Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
-			took := until(t, w, 10*time.Second, key+" everywhere", func() bool { return heldBy(w, key) == 4 })
-			lost := until(t, w, 40*time.Second, "the socket to be closed", func() bool { return len(hard.sockets) == 0 })
-			t.Logf("seed %d, router of n%d forgot: write there after %v, socket closed after %v", seed, forgetful, took, lost)
+			until(t, w, 40*time.Second, "the socket to be closed", func() bool { return len(hard.sockets) == 0 })
 			before := easy.cell.Traversal().Probes
-			run(t, w, 50*time.Minute)
-			if after := easy.cell.Traversal(); after.Probes != before || hard.cell.Traversal().Searches != 1 {
+			run(t, w, 40*time.Minute)
+			if after := easy.cell.Traversal(); after.Probes != before || hard.cell.Traversal().Searches != searches {
 				t.Errorf("seed %d: %d probes, %d searches within the hour", seed, after.Probes-before, hard.cell.Traversal().Searches)
 			}
 			if report, _ := hard.cell.PathTo(easy.ID()); report.Kind != nat.KindRelayed {
 				t.Errorf("seed %d: %+v", seed, report)
 			}
-			run(t, w, 40*time.Minute)
-			if !bySearch(hard, easy) || hard.cell.Traversal().Searches != 2 {
-				t.Errorf("seed %d: not found again after an hour: %+v", seed, hard.cell.Traversal())
+			until(t, w, 50*time.Minute, "the way to be found after an hour", func() bool { return bySearch(hard, easy) })
+		}
+	}
+}
+
+// A search pair whose question stays without an answer has not lost its path: it is asked again by what is always
+// answered before it is given up (F35).
+func TestF35_AnUnansweredQuestionIsNoLostPath(t *testing.T) {
+	for _, seed := range seeds(6) {
+		w, hard, easy := searchPair(t, Options{Seed: seed}, PortRestricted)
+		if _, ok := w.Until(90*time.Second, func() bool { return bySearch(hard, easy) }); !ok {
+			t.Fatalf("seed %d: not found", seed)
+		}
+		// Nothing but keepalives and echoes gets through between the two, as if nobody had time for more.
+		w.network.drop = func(from, to *Node, datagram []byte) bool {
+			if wire.IsRelay(datagram) || from != hard && from != easy || to != hard && to != easy {
+				return false
 			}
-			hard.Kill()
-			run(t, w, 20*time.Second)
-			hard.Boot()
-			run(t, w, time.Minute)
-			report, _ := hard.cell.PathTo(easy.ID())
-			if report.Kind != nat.KindRelayed || len(hard.sockets) != 0 {
-				t.Errorf("seed %d: after a restart: %+v, %d sockets", seed, report, len(hard.sockets))
-			}
+			return datagram[1] != byte(wire.TypePing) && datagram[1] != byte(wire.TypePong)
+		}
+		lost := hard.cell.Traversal().Lost + easy.cell.Traversal().Lost
+		for i := range 10 {
+			key := fmt.Sprintf("spread.k%d", i)
+			hard.Set(key, Spec(0, "/bin/a"), uds.ExpectAny, nil)
+			run(t, w, 10*time.Second)
+		}
+		if now := hard.cell.Traversal().Lost + easy.cell.Traversal().Lost; now != lost || !bySearch(hard, easy) {
+			t.Errorf("seed %d: lost %d paths without a reason", seed, now-lost)
 		}
 	}
 }
@@ -225,7 +253,8 @@ func TestF35_SearchesAreBounded(t *testing.T) {
 		}
 	}
 	t.Logf("%d pairs direct of %d, at most %d sockets of one cell", direct, 4*20, most)
-	if direct != 4*16 || most > nat.SocketsMax || len(*deaths) != 0 {
+	if direct < 4*16 || direct > 4*17 || // a drawn port may be that of a cell's own socket
+		most > nat.SocketsMax || len(*deaths) != 0 {
 		t.Errorf("%d pairs direct, %d sockets, deaths %v", direct, most, *deaths)
 	}
 }

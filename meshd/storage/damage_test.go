@@ -205,6 +205,33 @@ func TestF1_RenewedIdentityIsNamed(t *testing.T) {
 	}
 }
 
+// What a cell took along, but cannot understand, is put aside once like a damaged file. It is not there at the next start.
+func TestF157_JoiningThatIsNotUnderstoodIsPutAside(t *testing.T) {
+	f := newFixture(t)
+	d, _ := f.open(t)
+	d.SaveJoining(1, []byte("strange"))
+	f.results.wait(t, 1)
+	d.Close()
+	checks := 0
+	f.checkJoining = func([]byte) error {
+		checks++
+		return errors.New("unexpected form")
+	}
+	d, loaded := f.open(t)
+	if loaded.Joining != nil || !strings.Contains(loaded.Lost, nameJoining+suffixDamaged) {
+		t.Errorf("joining %q, lost %q", loaded.Joining, loaded.Lost)
+	}
+	if _, err := os.Stat(f.file(nameJoining + suffixDamaged)); err != nil {
+		t.Error(err)
+	}
+	d.SaveRecovered(2)
+	f.results.wait(t, 2)
+	d.Close()
+	if _, loaded = f.open(t); loaded.Lost != "" || loaded.Joining != nil || checks != 1 {
+		t.Errorf("the next start: lost %q, joining %q, looked at %d times", loaded.Lost, loaded.Joining, checks)
+	}
+}
+
 // What a cell takes along into another cluster is there until it says that it is not needed any more.
 func TestJoiningIsKept(t *testing.T) {
 	f := lived(t)
@@ -237,7 +264,7 @@ func TestJoiningIsKept(t *testing.T) {
 }
 
 func FuzzParseInventory(f *testing.F) {
-	whole := inventory{snapshot: true, log: true, sequence: 7, previousLog: 5, bootID: "boot", lost: "writes.log"}
+	whole := inventory{snapshot: true, log: true, moved: true, sequence: 7, previousLog: 5, bootID: "boot", lost: "writes.log"}
 	f.Add(whole.marshal())
 	f.Add((&inventory{}).marshal())
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -67,6 +67,8 @@ type Options struct {
 	Rewrite func()
 	// WatchInterval is watchInterval if zero.
 	WatchInterval time.Duration
+	// CheckJoining says whether what SaveJoining was given can be understood; what cannot is damaged. nil: all can.
+	CheckJoining func(data []byte) error
 }
 
 // Loaded is what the directory held.
@@ -188,7 +190,7 @@ func prepare(disk disk, path, machineID string, options Options) (*Directory, Lo
 		disk: disk, path: path, options: options,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	l := loader{disk: disk, writer: &d.writer}
+	l := loader{disk: disk, writer: &d.writer, checkJoining: options.CheckJoining}
 	d.writer = newWriter(disk)
 	d.writer.bootID = options.BootID
 	if err := l.load(machineID, options.Random); err != nil {

@@ -48,6 +48,7 @@ type fixture struct {
 	path, machineID string
 	bootID          string
 	results         *results
+	checkJoining    func([]byte) error
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -67,7 +68,8 @@ func (f *fixture) setMachine(t *testing.T, id string) {
 }
 
 func (f *fixture) try() (*Directory, Loaded, error) {
-	return Open(f.path, Options{MachineIDPath: f.machineID, BootID: f.bootID, Completed: f.results.completed})
+	return Open(f.path, Options{MachineIDPath: f.machineID, BootID: f.bootID, Completed: f.results.completed,
+		CheckJoining: f.checkJoining})
 }
 
 func (f *fixture) open(t *testing.T) (*Directory, Loaded) {
@@ -381,8 +383,15 @@ func TestLogIsCutBySnapshots(t *testing.T) {
 	}
 }
 
-// What belongs to a cluster that was left is gone with the first snapshot in another one, and not before it.
+// What belongs to a cluster that was left is gone with the first snapshot in another one, and not before it, also
+// where meshd starts anew between the two.
 func TestNothingIsKeptOfAnEarlierCluster(t *testing.T) {
+	for name, restart := range map[string]bool{"at once": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) { nothingIsKept(t, restart) })
+	}
+}
+
+func nothingIsKept(t *testing.T, restart bool) {
 	f := newFixture(t)
 	d, _ := f.open(t)
 	first, second := Cluster{Joined: true}, Cluster{}
@@ -412,6 +421,13 @@ func TestNothingIsKeptOfAnEarlierCluster(t *testing.T) {
 		t.Fatalf("only %v hold the first cluster before it is left", found)
 	}
 	d.SaveCluster(5, second)
+	if restart {
+		f.results.wait(t, 5)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		d, _ = f.open(t)
+	}
 	d.SaveSnapshot(6, []byte("state of the second"))
 	f.results.wait(t, 6)
 	if found := holders(); len(found) > 0 {

@@ -29,7 +29,8 @@ func TestF4_NothingIsAcknowledgedInAClusterThatIsNotStored(t *testing.T) {
 				t.Fatal(err)
 			}
 			disk.mutex.Lock()
-			disk.target, disk.last, disk.fault = disk.calls+1, disk.calls+1, unix.EIO
+			// The first file in another cluster is the inventory: making and removing it fails, and the same for the cluster.
+			disk.target, disk.last, disk.fault = disk.calls+1, disk.calls+4, unix.EIO
 			disk.mutex.Unlock()
 			d.SaveCluster(2, next)
 			if err := <-ended; err == nil {

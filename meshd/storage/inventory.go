@@ -18,11 +18,14 @@ type inventory struct {
 	previousLog uint64 // number of the last entry in writes.log.previous, 0: none
 	bootID      string // of the run of the kernel that wrote it
 	lost        string // see Loaded.Lost
+	// moved: what is older than the next snapshot belongs to another cluster, see forgetMoved.
+	moved bool
 }
 
 const (
 	inventorySnapshot = 1
 	inventoryLog      = 2
+	inventoryMoved    = 4
 	bootIDMax         = 64
 	lostTextMax       = 1024
 	inventoryFixed    = 1 + 8 + 8 + 1 + 2
@@ -36,6 +39,9 @@ func (i *inventory) marshal() []byte {
 	if i.log {
 		flags |= inventoryLog
 	}
+	if i.moved {
+		flags |= inventoryMoved
+	}
 	data := binary.BigEndian.AppendUint64([]byte{flags}, i.sequence)
 	data = binary.BigEndian.AppendUint64(data, i.previousLog)
 	data = append(append(data, byte(len(i.bootID))), i.bootID...)
@@ -45,10 +51,11 @@ func (i *inventory) marshal() []byte {
 
 func parseInventory(payload []byte) (i inventory, err error) {
 	damaged := fmt.Errorf("storage: %s: %w: unexpected form", nameInventory, ErrDamaged)
-	if len(payload) < inventoryFixed || payload[0]&^(inventorySnapshot|inventoryLog) != 0 {
+	if len(payload) < inventoryFixed || payload[0]&^(inventorySnapshot|inventoryLog|inventoryMoved) != 0 {
 		return i, damaged
 	}
 	i.snapshot, i.log = payload[0]&inventorySnapshot != 0, payload[0]&inventoryLog != 0
+	i.moved = payload[0]&inventoryMoved != 0
 	i.sequence, i.previousLog = binary.BigEndian.Uint64(payload[1:]), binary.BigEndian.Uint64(payload[9:])
 	length, rest := int(payload[17]), payload[18:]
 	if length > bootIDMax || len(rest) < length+2 {
@@ -67,7 +74,7 @@ func parseInventory(payload []byte) (i inventory, err error) {
 func (w *writer) takeStock() {
 	now := inventory{
 		snapshot: w.snapshot, log: w.logNamed, previousLog: w.previousLogLast, bootID: w.bootID, lost: w.inventory.lost,
-		sequence: max(w.logLast, w.previousLogLast),
+		sequence: max(w.logLast, w.previousLogLast), moved: w.moved,
 	}
 	if w.snapshot {
 		now.sequence = max(now.sequence, w.snapshotCovers)
@@ -103,6 +110,7 @@ func (l *loader) loadInventory() error {
 		return nil
 	}
 	l.expected = l.writer.inventory
+	l.writer.moved = l.expected.moved
 	l.lost(l.expected.lost)
 	return err
 }

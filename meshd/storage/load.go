@@ -16,6 +16,8 @@ type loader struct {
 	covers   uint64 // of the loaded snapshot
 	sequence uint64 // the highest that was ever used
 	expected inventory
+
+	checkJoining func(data []byte) error // see Options
 }
 
 func (l *loader) note(format string, arguments ...any) {
@@ -185,6 +187,10 @@ func (l *loader) evidence() string {
 // loadJoining: without it the cell is in the cluster that the file of this name says, or was on its way.
 func (l *loader) loadJoining() error {
 	payload, err := l.read(nameJoining, kindJoining, SnapshotMax+envelopeSize)
+	if err == nil && payload != nil && l.checkJoining != nil && l.checkJoining(payload) != nil {
+		err = ErrDamaged
+		delete(l.writer.small, nameJoining)
+	}
 	if errors.Is(err, ErrDamaged) {
 		aside, asideErr := l.putAsideFile(nameJoining)
 		if asideErr != nil {

@@ -141,15 +141,22 @@ func (d *Directory) perform(q *queue) {
 	}
 }
 
+// saveCluster replaces the cluster. What is older is of no use in another one: its snapshot bears the other cluster's
+// number, and the hashes of its writes do not fit, so neither comes in, even where damage makes it the newest there is.
+// But it is to be removed. That this is still to be done must be known after a crash, so it is noted before.
 func (w *writer) saveCluster(c Cluster) error {
+	moved := w.moved
+	if w.moved = w.moved || w.cluster.Key != c.Key && w.cluster.Key != (Cluster{}).Key; w.moved != moved {
+		w.takeStock()
+	}
 	if err := w.replace(nameCluster, kindCluster, marshalCluster(c)); err != nil {
 		if !c.Joined || c.Key == w.cluster.Key { // the cell is there already; who could not join stays where it was
 			w.unsaved = &c
 		}
+		w.moved = moved
 		return err
 	}
 	w.unsaved = nil
-	w.moved = w.moved || w.cluster.Key != c.Key && w.cluster.Key != Cluster{}.Key
 	w.cluster = c
 	return nil
 }

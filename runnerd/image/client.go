@@ -184,7 +184,7 @@ func (c *Client) Ensure(ctx context.Context, reference string, digest [32]byte, 
 		return config, err
 	}
 	err := c.share(ctx, digest, progress, c.jitter, func(ctx context.Context, p *pull) error {
-		return c.pullImage(ctx, reference, digest, p.report)
+		return c.pullImage(ctx, reference, digest, p)
 	})
 	if err != nil {
 		return Config{}, err

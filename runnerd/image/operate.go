@@ -85,7 +85,7 @@ func (c *Client) Pull(ctx context.Context, reference string, digest Digest, prog
 		return image, nil
 	}
 	err := c.share(ctx, digest, progress, nil, func(ctx context.Context, p *pull) error {
-		return c.pullImage(ctx, reference, digest, p.report)
+		return c.pullImage(ctx, reference, digest, p)
 	})
 	if err != nil {
 		return Image{}, err

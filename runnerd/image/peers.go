@@ -68,7 +68,7 @@ func (b *imageBlobs) peer(ctx context.Context, digest Digest, _, offset int64) (
 	}
 	b.asked = cell
 	grant := registry.Grant{Cell: cellName(cell)}
-	b.report(Progress{From: "cell " + grant.Cell})
+	b.pull.report(Progress{From: "cell " + grant.Cell})
 	return file, grant
 }
 

@@ -22,6 +22,8 @@ type pull struct {
 	cancel context.CancelFunc
 	over   chan struct{}
 	err    error // once over is closed
+	// held are blobs that it uses between two of its turns, see imageBlobs.end.
+	held map[Digest]bool
 
 	mutex   sync.Mutex
 	waiters map[int]func(Progress)
@@ -121,6 +123,9 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 			_ = os.Remove(c.unfinishedPath(digest)) // of a module that waited for another turn when it was given up
 		}
 		c.mutex.Lock()
+		for blob := range p.held { // it was given up between two turns
+			c.letGo(blob)
+		}
 		delete(c.pulls, digest)
 		c.mutex.Unlock()
 		close(p.over)
@@ -129,7 +134,7 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 }
 
 // pullImage brings an image from its registry into the store.
-func (c *Client) pullImage(ctx context.Context, reference string, digest Digest, progress func(Progress)) error {
+func (c *Client) pullImage(ctx context.Context, reference string, digest Digest, p *pull) error {
 	if os.Geteuid() != 0 {
 		return &Refusal{ErrNoRoot.Error()}
 	}
@@ -142,7 +147,8 @@ func (c *Client) pullImage(ctx context.Context, reference string, digest Digest,
 	}
 	job := &registry.Job{Kind: registry.JobImage, Reference: full, Digest: digest, Architecture: architecture,
 		Peers: c.options.Peers != nil}
-	b := &imageBlobs{client: c, image: digest, job: job, report: progress}
+	b := &imageBlobs{client: c, image: digest, job: job, pull: p, used: p.held}
+	p.held = nil
 	defer func() { b.end(err) }()
 	last, err := c.fetch(ctx, job, b)
 	if err != nil {
@@ -153,7 +159,7 @@ func (c *Client) pullImage(ctx context.Context, reference string, digest Digest,
 	}
 	_, err = c.request(ctx, store.Request{Operation: store.OperationImport, Reference: full, Digest: digest,
 		Architecture: architecture}, nil, func(r store.Reply) {
-		progress(Progress{Layer: r.Layer, Layers: r.Layers, Bytes: r.Bytes, Unpacking: true})
+		p.report(Progress{Layer: r.Layer, Layers: r.Layers, Bytes: r.Bytes, Unpacking: true})
 	})
 	if err != nil {
 		err = fmt.Errorf("image %s: %w", full, err)
@@ -175,7 +181,7 @@ type imageBlobs struct {
 	image    Digest
 	job      *registry.Job
 	asked    uint64 // cell that gave the last blob
-	report   func(Progress)
+	pull     *pull
 	used     map[Digest]bool
 	current  *blobUse // whose turn this pull has
 	reserved uint64
@@ -287,10 +293,11 @@ func (b *imageBlobs) reserve(wanted uint64) error {
 	return nil
 }
 
-func (b *imageBlobs) progress(p Progress) { b.report(p) }
+func (b *imageBlobs) progress(p Progress) { b.pull.report(p) }
 
 // end gives back what the pull held. What it brought is in the store now, or was refused; an interrupted
-// pull leaves its blobs, and the next one goes on from there.
+// pull leaves its blobs, and the next one goes on from there. One that gave way as slow goes on itself: how it got what
+// it has stays known.
 func (b *imageBlobs) end(err error) {
 	b.passOn()
 	c := b.client
@@ -298,14 +305,14 @@ func (b *imageBlobs) end(err error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.reserved -= b.reserved
+	if errors.Is(err, errSlow) {
+		b.pull.held = b.used
+		return
+	}
 	var refused *Refusal
 	for digest := range b.used {
-		use := c.blobs[digest]
-		if use.users--; use.users > 0 {
-			continue
-		}
-		delete(c.blobs, digest)
-		if err == nil && c.keep(digest, use.private, sharing) {
+		use, last := c.letGo(digest)
+		if !last || err == nil && c.keep(digest, use.private, sharing) {
 			continue
 		}
 		if err == nil || errors.As(err, &refused) {
@@ -313,6 +320,16 @@ func (b *imageBlobs) end(err error) {
 		}
 	}
 	c.trimKept(0)
+}
+
+// letGo ends the use of a blob by a pull, with the lock held. It reports whether no other uses it.
+func (c *Client) letGo(digest Digest) (use *blobUse, last bool) {
+	use = c.blobs[digest]
+	if use.users--; use.users > 0 {
+		return use, false
+	}
+	delete(c.blobs, digest)
+	return use, true
 }
 
 func (c *Client) blobPath(digest Digest) string {

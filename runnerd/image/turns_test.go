@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"colloid.net/runnerd/image/imagetest"
+	"colloid.net/runnerd/policy"
 )
 
 // drip lets some bytes of an answer through at once, and the rest one by one until slow is over.
@@ -92,12 +93,14 @@ func (s *said) String() string {
 }
 
 // TestF76_SlowPullsGiveWay holds that two slow pulls stop nobody, that whoever waits is told so, and that what slow ones
-// brought stays: they go on from there.
+// brought stays: they go on from there, and other cells get it from this one in the end.
 func TestF76_SlowPullsGiveWay(t *testing.T) {
 	needRoot(t)
 	r, slow, image, module := slowRegistry(t)
 	fast := digestOf(t, r.Push(t, "fast:1", small(t, runtime.GOARCH, "fast")))
-	c := newClient(t, func(o *Options) { o.Hosts, o.SlowAfter = hosts(r), 1500*time.Millisecond })
+	c := newClient(t, func(o *Options) {
+		o.Hosts, o.SlowAfter, o.Share = hosts(r), 1500*time.Millisecond, sharing(policy.SharePublic)
+	})
 	done := make(chan error, 2)
 	var ofImage, ofModule, ofFast said
 	go func() {
@@ -148,6 +151,49 @@ func TestF76_SlowPullsGiveWay(t *testing.T) {
 	for _, left := range c.remains(t) {
 		if strings.Contains(left, unfinishedPrefix) {
 			t.Errorf("left %s", left)
+		}
+	}
+	if list := kept(t, c); len(list) != 6 { // manifest, configuration, layer of two images
+		t.Errorf("for other cells there are %q", list)
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if len(c.blobs) > 0 {
+		t.Errorf("%d blobs are still in use", len(c.blobs))
+	}
+}
+
+// TestF76_ASlowImageThatIsGivenUpHoldsNothing holds that the blobs of a pull that waits for its next turn are free when
+// there is none.
+func TestF76_ASlowImageThatIsGivenUpHoldsNothing(t *testing.T) {
+	c := newClient(t, func(*Options) {})
+	digest := Digest{1}
+	ctx, cancel := context.WithCancel(testContext(t))
+	err := c.share(ctx, digest, func(p Progress) {
+		if p.Slow {
+			cancel()
+		}
+	}, nil, func(ctx context.Context, p *pull) error {
+		b := &imageBlobs{client: c, pull: p, used: p.held}
+		b.use(Digest{2})
+		b.end(errSlow)
+		for range cap(c.slots) { // others take the places
+			go func() { c.slots <- struct{}{} }()
+		}
+		return errSlow
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		c.mutex.Lock()
+		left, pulls := len(c.blobs), len(c.pulls)
+		c.mutex.Unlock()
+		if left+pulls == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d blobs of %d pulls are in use", left, pulls)
 		}
 	}
 }

@@ -261,8 +261,7 @@ func (n *Network) plug(bridge netlink.Link, name string, l lease) error {
 // is to send, and a container's first packets are lost.
 const carrierPatience = 1200 * time.Millisecond
 
-func awaitCarriers(bridge, port, namespace string) {
-	deadline := time.Now().Add(carrierPatience)
+func awaitCarriers(bridge, port, namespace string, deadline time.Time) {
 	await := func(name string) {
 		for ; time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			link, err := netlink.LinkByName(name)
@@ -280,6 +279,24 @@ func awaitCarriers(bridge, port, namespace string) {
 	_ = inNamespace(namespace, func() error { await(interfaceInside); return nil })
 	await(port)
 	await(bridge) // with its first port it gets a carrier itself
+}
+
+// awaitAddresses waits until the kernel takes packets to the IPv6 addresses of a container and of its bridge. It shows an
+// address at once, but a worker of its own enters the route to it a little later, on a busy machine many milliseconds. What
+// arrives until then, as the first answer of a neighbour, is dropped, and the first connection takes a second longer.
+func awaitAddresses(l Lease, gateway netip.Addr, deadline time.Time) {
+	await := func(address netip.Addr) {
+		for ; time.Now().Before(deadline) && !isLocal(address); time.Sleep(time.Millisecond) {
+		}
+	}
+	_ = inNamespace(l.Namespace, func() error { await(l.IPv6); return nil })
+	await(gateway)
+}
+
+// isLocal reports whether packets to an address end in this network namespace.
+func isLocal(address netip.Addr) bool {
+	routes, err := netlink.RouteGet(address.AsSlice())
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
 // configure gives a container its addresses and routes, from within.

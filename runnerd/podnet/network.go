@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -121,7 +122,14 @@ func (n *Network) sweep(known map[string]bool) error {
 func (n *Network) Prepare(ctx context.Context, name string, request Request) (Lease, error) {
 	lease, bridge, err := n.prepare(ctx, name, request)
 	if err == nil {
-		awaitCarriers(bridge, portName(bridge, name), lease.Namespace)
+		deadline := time.Now().Add(carrierPatience)
+		awaitCarriers(bridge, portName(bridge, name), lease.Namespace, deadline)
+		if lease.IPv6.IsValid() {
+			n.mutex.Lock()
+			gateway := addressOf(n.pool.ipv6, 1)
+			n.mutex.Unlock()
+			awaitAddresses(lease, gateway, deadline)
+		}
 	}
 	return lease, err
 }

@@ -297,6 +297,25 @@ func outsideOf(a netip.Addr) netip.Addr {
 	return outside4
 }
 
+// The kernel takes packets to the addresses of a container from the moment on that it is there: else the first answer of a
+// neighbour is lost, and the first connection over IPv6 takes a second longer.
+func TestAddressesOfAContainerAreInUseAtOnce(t *testing.T) {
+	s := newStage(t)
+	for i := range 40 {
+		name := fmt.Sprintf("c%d", i)
+		l := s.prepare(name)
+		for _, address := range both(l) {
+			_ = inNamespace(l.Namespace, func() error {
+				if address.IsValid() && !isLocal(address) {
+					t.Errorf("%s: packets to %v do not arrive yet", name, address)
+				}
+				return nil
+			})
+		}
+		s.must(s.n.Release(name))
+	}
+}
+
 func TestContainersReachEachOtherAndTheOutside(t *testing.T) {
 	s := newStage(t)
 	a, b := s.prepare("a"), s.prepare("b")

@@ -246,7 +246,7 @@ func parameters(definition api.FunctionDefinition, call *invoke.Invocation) ([]u
 		return nil, nil
 	}
 	if len(types) != len(call.Arguments) {
-		return nil, refuse(invoke.ErrorInvalid, "%s takes %d arguments, %d were given",
+		return nil, refuse(invoke.ErrorInvalid, "arguments of %s: expected %d, given were %d",
 			cut(call.Function), len(types), len(call.Arguments))
 	}
 	values := make([]uint64, len(types))

@@ -117,7 +117,7 @@ func TestWrongInvocationsAreRefusedWithAReason(t *testing.T) {
 		{"missing", nil, invoke.ErrorNotFound, `no function "missing", it has add`},
 		{"_initialize", nil, invoke.ErrorNotFound, "no function"},
 		{"memory", nil, invoke.ErrorNotFound, "no function"},
-		{"add", []string{"1"}, invoke.ErrorInvalid, "takes 2 arguments, 1 were given"},
+		{"add", []string{"1"}, invoke.ErrorInvalid, "arguments of add: expected 2, given were 1"},
 		{"add", []string{"1", "x"}, invoke.ErrorInvalid, "argument 2 of add is no i32"},
 		{"add", []string{"1", "4294967296"}, invoke.ErrorInvalid, "is no i32"},
 		{"trap", nil, invoke.ErrorIO, "trap trapped: unreachable"},

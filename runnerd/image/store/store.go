@@ -198,7 +198,7 @@ func (s *Store) remove(digest manifest.Digest) error {
 	s.records.Lock()
 	defer s.records.Unlock()
 	if n := s.roots.users()[digest]; n > 0 {
-		return refuse("image %s is in use by %d instances here", digest, n)
+		return refuse("image %s is in use here, instances: %d", digest, n)
 	}
 	err := os.Remove(s.recordPath(digest))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -268,7 +268,7 @@ func TestMountIsIdempotent(t *testing.T) {
 	if _, err := s.Mount("web-0", other, IDRange{}, 0); err == nil {
 		t.Error("a mounted root became that of another image")
 	}
-	if err := s.Remove(digest); err == nil || !strings.Contains(err.Error(), "in use by 1 instances") {
+	if err := s.Remove(digest); err == nil || !strings.Contains(err.Error(), "in use here, instances: 1") {
 		t.Errorf("an image in use was removed: %v", err)
 	}
 	for range 2 {
