@@ -71,10 +71,7 @@ func (s *Supervisor) checkPolicy() {
 	}
 	taken := s.loadPolicy()
 	s.audit.write(peer{}, 0, "policy "+s.options.PolicyFile, fmt.Sprintf("taken: %v %s", taken, s.policyError))
-	if s.session != nil {
-		s.session.hello = true
-		s.relist()
-	}
+	s.relist()
 	if !taken {
 		return
 	}

@@ -128,10 +128,7 @@ func (s *Supervisor) keepRecords() {
 	if len(s.alarms) < alarmsMax {
 		s.alarms = append(s.alarms, message.AlarmPrefix+shorten(text))
 	}
-	if s.session != nil {
-		s.session.hello = true
-		s.relist()
-	}
+	s.relist()
 }
 
 func (s *Supervisor) recorded(i *instance) bool {

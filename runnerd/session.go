@@ -104,12 +104,13 @@ func (s *Supervisor) receiveUntilError(from *session, buffer []byte) error {
 	}
 }
 
-// relist marks everything to be sent again, with a Listing at the end.
+// relist marks everything to be sent again, between a Hello and a Listing: what meshd knows and does not find between
+// them does not exist.
 func (s *Supervisor) relist() {
 	if s.session == nil {
 		return
 	}
-	s.session.listing = true
+	s.session.hello, s.session.listing = true, true
 	for _, i := range s.instances {
 		i.dirty = true
 	}

@@ -15,6 +15,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := cli.Main(ctx, takeArguments(), cli.Environment{
 		Input: os.Stdin, Output: os.Stdout, Errors: os.Stderr, Variable: os.Getenv, Root: os.Geteuid() == 0,
+		Abandon: os.Exit,
 	})
 	stop()
 	os.Exit(code)

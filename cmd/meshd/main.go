@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -20,6 +21,7 @@ import (
 	"colloid.net/ipc/supply"
 	"colloid.net/meshd/control"
 	"colloid.net/meshd/daemon"
+	"colloid.net/meshd/state"
 )
 
 func main() {
@@ -76,6 +78,11 @@ func tune(keys uint32) {
 	}
 }
 
+// withPort stands for an address whose port is that of the socket, which is not known yet.
+func withPort(address netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(address.Addr(), cmp.Or(address.Port(), 1))
+}
+
 // joinKeyVariable holds the key of a locked cluster to join: command lines are readable by every user of
 // a host, the environment of a process is not.
 const joinKeyVariable = "COLLOID_JOIN_KEY"
@@ -96,8 +103,17 @@ func parse(arguments []string) (daemon.Options, error) {
 	})
 	flags.Func("advertise", "`address`[:port] where other cells reach this one; may be repeated", func(s string) error {
 		address, err := parseAddress(s)
+		if err != nil {
+			return err
+		}
+		if len(options.Advertise) == state.CandidatesMax {
+			return fmt.Errorf("a cell has at most %d addresses", state.CandidatesMax)
+		}
 		options.Advertise = append(options.Advertise, address)
-		return err
+		if reachable := (state.Candidate{Address: withPort(address)}); reachable.Check() != nil {
+			return fmt.Errorf("nobody can be reached at %s: want the address of one machine", address.Addr())
+		}
+		return nil
 	})
 	flags.Func("label", "`name=value` for constraints; may be repeated", func(s string) error {
 		name, value, ok := strings.Cut(s, "=")

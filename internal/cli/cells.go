@@ -60,8 +60,9 @@ func printCells(w io.Writer, cells []uds.CellInfo) error {
 
 func (a *app) forgetCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "forget CELL",
-		Short: "Declare a dead machine gone for good",
+		Use:               "forget CELL",
+		ValidArgsFunction: a.completeFirst(cellNames),
+		Short:             "Declare a dead machine gone for good",
 		Long: `CELL is an id, a unique beginning of one, or a host name. The cluster stops waiting for the machine
 and cleans up after it. A machine that is alive is refused: use "colloid leave" on it.`,
 		Args: cobra.ExactArgs(1),

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"colloid.net/internal/version"
 	"github.com/spf13/cobra"
@@ -23,6 +24,8 @@ type Environment struct {
 	Errors   io.Writer
 	Variable func(string) string // os.Getenv
 	Root     bool                // effective user is root
+	// Abandon ends the process with a status while Main still runs: what os.Exit does. Nil: commands are not abandoned.
+	Abandon func(status int)
 }
 
 // Main runs one command and returns its exit status.
@@ -36,7 +39,7 @@ func Main(ctx context.Context, arguments []string, environment Environment) int 
 	root.SetOut(environment.Output)
 	refuseUnknownTopics(root) // once it is known where output goes
 	root.SetErr(environment.Errors)
-	return report(environment.Errors, out.check(root.ExecuteContext(ctx)))
+	return a.execute(ctx, root.ExecuteContext)
 }
 
 // app is one run of the command line.
@@ -47,6 +50,8 @@ type app struct {
 	run    runFlags
 	// digests of programs that this run has read, by path
 	digests map[string][sha256.Size]byte
+	// endsItself: the command answers an interruption by itself, however long that takes; see execute.
+	endsItself atomic.Bool
 }
 
 func (a *app) rootCommand() *cobra.Command {

@@ -181,18 +181,31 @@ func TestVersion(t *testing.T) {
 	if r := d.run("", "version", "-o", "json"); !strings.Contains(r.output, `"daemon": {`) {
 		t.Errorf("output %q", r.output)
 	}
-	if r := runCommand("", map[string]string{"COLLOID_SOCKET": "/nonexistent"}, "version"); r.exit != 0 {
-		t.Errorf("without a daemon: exit %d", r.exit)
+	if r := runCommand("", map[string]string{"COLLOID_SOCKET": "/nonexistent"}, "version"); r.exit != 0 ||
+		!strings.Contains(r.output, "meshd not running") {
+		t.Errorf("without a daemon: exit %d, output %q", r.exit, r.output)
+	}
+	// One that is there and gives no answer is not called "not running".
+	d.refuse[uds.CodeHello] = refusal{1, "too busy"}
+	if r := d.run("", "version"); r.exit != 0 || !strings.Contains(r.output, "meshd not known: ") {
+		t.Errorf("a daemon that does not answer: exit %d, output %q", r.exit, r.output)
 	}
 }
 
-func TestLauncherOptions(t *testing.T) {
+// fakePrograms is a directory with programs that do nothing.
+func fakePrograms(t *testing.T) string {
+	t.Helper()
 	libexec := t.TempDir()
 	for _, name := range []string{"meshd", "runnerd"} {
 		if err := os.WriteFile(filepath.Join(libexec, name), nil, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return libexec
+}
+
+func TestLauncherOptions(t *testing.T) {
+	libexec := fakePrograms(t)
 	a := &app{Environment: Environment{Errors: os.Stderr, Root: true,
 		Variable: func(n string) string { return map[string]string{"COLLOID_LIBEXEC": libexec}[n] }}}
 	a.run = runFlags{directory: "/srv/c", bind: "192.0.2.7", joins: []string{"seed#K", "[2001:db8::1]:5"}, user: "1234"}
@@ -249,6 +262,27 @@ func TestParseEndpoint(t *testing.T) {
 		if got, err := parseEndpoint("--bind", text); err == nil {
 			t.Errorf("%q was read as %q", text, got)
 		}
+	}
+}
+
+// What cannot be told to other cells is refused before a cell is started: meshd would stop at it (it did, with a panic,
+// again and again).
+func TestWhatACellSaysOfItselfIsChecked(t *testing.T) {
+	one, two := "--advertise=192.0.2.1", "--label=zone=a"
+	for want, flags := range map[string][]string{
+		"every address is none":      {"--advertise", "0.0.0.0"},
+		"none to be reached at":      {"--advertise", "::"},
+		"name one":                   {"--advertise", "::ffff:0.0.0.0"},
+		"address of many":            {"--advertise", "224.0.0.1"},
+		"of many machines":           {"--advertise", "[ff02::1]:9"},
+		"name one of this machine":   {"--advertise", "255.255.255.255"},
+		"that is the address of":     {"--bind", "224.0.0.1"},
+		"at most 4 addresses":        {one, one, one, one, one},
+		"has another already":        {two, "--label=zone=b"},
+		`--label "zone=a": a cell h`: {two, two},
+	} {
+		r := runCommand("", map[string]string{"COLLOID_DIR": t.TempDir(), "COLLOID_LIBEXEC": fakePrograms(t)}, flags...)
+		r.expectError(t, ExitUsage, want)
 	}
 }
 

@@ -81,9 +81,12 @@ func (a *app) dial() (*session, error) {
 	case refused != nil:
 		return nil, fail(ExitUnreachable, "%w", refused)
 	}
-	return nil, fail(ExitUnreachable, "no daemon runs here (no socket at %s): start it with `colloid`, "+
-		"or name the socket with --socket", strings.Join(places, " or "))
+	return nil, fail(ExitUnreachable, "%w (no socket at %s): start it with `colloid`, "+
+		"or name the socket with --socket", errNoDaemon, strings.Join(places, " or "))
 }
+
+// errNoDaemon: there is no socket at any of the places.
+var errNoDaemon = errors.New("no daemon runs here")
 
 func (s *session) close() { s.client.Close() }
 

@@ -19,8 +19,9 @@ func (a *app) drainCommand() *cobra.Command {
 	var timeout time.Duration
 	var abandon bool
 	command := &cobra.Command{
-		Use:   "drain CELL",
-		Short: "Empty a machine and keep new work away from it",
+		Use:               "drain CELL",
+		ValidArgsFunction: a.completeFirst(cellNames),
+		Short:             "Empty a machine and keep new work away from it",
 		Long: `CELL is an id, a unique beginning of one, or a host name; the command can be given on any machine of the
 cluster. Each copy stops when its successor elsewhere is ready. Waits until the machine is empty; at --timeout it
 says what is left and ends with status 1. The machine gets no new work until "colloid uncordon". When the local daemon
@@ -40,9 +41,10 @@ goes on; the files stay on that machine.`,
 
 func (a *app) uncordonCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "uncordon CELL",
-		Short: "Let a drained machine have work again",
-		Args:  cobra.ExactArgs(1),
+		Use:               "uncordon CELL",
+		ValidArgsFunction: a.completeFirst(cellNames),
+		Short:             "Let a drained machine have work again",
+		Args:              cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, arguments []string) error {
 			return a.with(func(s *session) error {
 				id, err := s.setDrained(arguments[0], drainNo)

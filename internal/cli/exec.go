@@ -22,8 +22,9 @@ import (
 func (a *app) execCommand() *cobra.Command {
 	var interactive, terminal bool
 	command := &cobra.Command{
-		Use:   "exec WORKLOAD/INDEX -- COMMAND [ARGUMENT...]",
-		Short: "Run a program in a replica",
+		Use:               "exec WORKLOAD/INDEX -- COMMAND [ARGUMENT...]",
+		ValidArgsFunction: a.completeFirst(replicaNames),
+		Short:             "Run a program in a replica",
 		Long: `Runs a program beside a replica, wherever that runs, as its user, in its control group and its namespaces. Ends
 with the exit status of the program, 128+n for signal n, 127 if it could not be started, and 255 if the
 connection was lost. INDEX is the number of the replica in "colloid status"; one of several on one machine is
@@ -56,7 +57,7 @@ program; a second one of INT, TERM, HUP and QUIT ends the connection and with it
 // exitLost is the status of exec when it is not known how the program ended.
 const exitLost = 255
 
-// exitInterrupted is the status of a copy that a person interrupted, as shells have it.
+// exitInterrupted is the status of what a person interrupted, as shells have it.
 const exitInterrupted = 130
 
 // openInside opens a stream of exec or copy to a replica.
@@ -151,6 +152,7 @@ type execution struct {
 }
 
 func (x *execution) run(ctx context.Context) error {
+	x.app.endsItself.Store(true)
 	x.allowance = newAllowance()
 	stop := make(chan struct{})
 	defer close(stop)

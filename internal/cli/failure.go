@@ -31,6 +31,7 @@ const exitCodesHelp = `Exit statuses of every command:
   3  status, rollout status: something waits for a person (a conflict, a failed update, a critical alarm)
   4  no daemon answers on the socket
   5  the key holds concurrent values, or changed since it was read
+  130 interrupted by control-C or SIGTERM before it was done
   78 the cell cannot run as it is configured, or its state directory cannot be used; trying again
      does not help: an init system should not restart
 `

@@ -28,8 +28,9 @@ func (a *app) logsCommand() *cobra.Command {
 	var f follower
 	var since string
 	command := &cobra.Command{
-		Use:   "logs WORKLOAD[/INDEX | @CELL]",
-		Short: "Show what a workload writes, of all its replicas",
+		Use:               "logs WORKLOAD[/INDEX | @CELL]",
+		ValidArgsFunction: a.completeFirst(workloadAndReplicaNames),
+		Short:             "Show what a workload writes, of all its replicas",
 		Long: `Shows standard output and standard error of every replica, wherever it runs, line by line with the replica in
 front. WORKLOAD/INDEX is one replica by its number in "colloid status", WORKLOAD@CELL those on one machine.
 Each replica keeps its last 10 to 20 MiB, across restarts. With --follow the command goes on with what comes,

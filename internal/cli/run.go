@@ -66,6 +66,7 @@ func (a *app) runAppliance(ctx context.Context, first func(*session) error) erro
 	if err != nil {
 		return err
 	}
+	a.endsItself.Store(true) // it stops daemons
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	announced := make(chan struct{})
@@ -150,12 +151,24 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 		if err != nil {
 			return p, err
 		}
+		if netip.MustParseAddrPort(advertise).Addr().Unmap().IsUnspecified() {
+			return p, fail(ExitUsage, "--advertise %q: every address is none to be reached at: name one", text)
+		}
 		p.Arguments = append(p.Arguments, "--advertise", advertise)
 	}
+	if count := len(a.run.advertises); count > advertisesMax {
+		return p, fail(ExitUsage, "--advertise is given %d times: a cell has at most %d addresses", count, advertisesMax)
+	}
+	labels := map[string]bool{}
 	for _, label := range a.run.labels {
 		if err := workload.CheckLabel(label); err != nil {
 			return p, fail(ExitUsage, "--label %w", err)
 		}
+		name, _, _ := strings.Cut(label, "=")
+		if labels[name] {
+			return p, fail(ExitUsage, "--label %q: a cell has one value of each label, and this one has another already", label)
+		}
+		labels[name] = true
 		p.Arguments = append(p.Arguments, "--label", label)
 	}
 	switch a.run.driver {
@@ -256,10 +269,10 @@ func (a *app) helperPrograms(o launcher.Options) ([]launcher.Program, error) {
 
 // parseEndpoint reads ADDR[:PORT] and adds the default port.
 func parseEndpoint(flag, text string) (string, error) {
-	if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return netip.AddrPortFrom(address, PortDefault).String(), nil
-	}
 	pair, err := netip.ParseAddrPort(text)
+	if address, errAddress := netip.ParseAddr(strings.Trim(text, "[]")); errAddress == nil {
+		pair, err = netip.AddrPortFrom(address, PortDefault), nil
+	}
 	if port, ok := strings.CutPrefix(text, ":"); ok && err != nil {
 		if number, errPort := strconv.ParseUint(port, 10, 16); errPort == nil {
 			pair, err = netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(number)), nil
@@ -269,7 +282,19 @@ func parseEndpoint(flag, text string) (string, error) {
 		return "", fail(ExitUsage, "%s %q: write an IP address and, if it is not %d, a port: 192.0.2.1:%d",
 			flag, text, PortDefault, PortDefault)
 	}
+	if !ofOneMachine(pair.Addr()) {
+		return "", fail(ExitUsage, "%s %q: that is the address of many machines: name one of this machine", flag, text)
+	}
 	return pair.String(), nil
+}
+
+// advertisesMax is how many addresses meshd can tell others.
+const advertisesMax = 4
+
+// ofOneMachine is false for groups, and for all machines of a network.
+func ofOneMachine(address netip.Addr) bool {
+	address = address.Unmap()
+	return !address.IsMulticast() && address != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // announceInterval is the pause between two looks at a daemon that starts or joins.

@@ -29,8 +29,9 @@ func (a *app) topCommand() *cobra.Command {
 	var format outputFormat
 	var once bool
 	command := &cobra.Command{
-		Use:   "top [WORKLOAD]",
-		Short: "Show what cells and workloads use, live",
+		Use:               "top [WORKLOAD]",
+		ValidArgsFunction: a.completeFirst(workloadNames),
+		Short:             "Show what cells and workloads use, live",
 		Long: `Shows processor, memory, network where a replica has its own, and restarts, of every cell and every replica. On a
 terminal it goes on until interrupted; otherwise, with --once and with -o json, it looks twice within a second
 and prints one picture. The figures come from the cells themselves, which measure only while somebody looks.`,

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"errors"
 	"runtime"
 
 	"colloid.net/internal/version"
 	"colloid.net/ipc/uds"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // versionDocument is the output of `version -o json`.
@@ -25,9 +27,11 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			document := versionDocument{Version: version.String(), Go: runtime.Version(),
 				Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			if s, err := a.dial(); err == nil {
+			s, silence := a.dial()
+			if silence == nil {
 				defer s.close()
-				if reply, err := s.hello(); err == nil {
+				var reply *uds.HelloReply
+				if reply, silence = s.hello(); silence == nil {
 					document.Daemon = reply
 				}
 			}
@@ -36,7 +40,11 @@ func (a *app) versionCommand() *cobra.Command {
 			}
 			a.data("colloid %s (%s, %s)", document.Version, document.Go, document.Platform)
 			if document.Daemon == nil {
-				a.data("meshd not running")
+				if errors.Is(silence, errNoDaemon) || errors.Is(silence, unix.ECONNREFUSED) {
+					a.data("meshd not running")
+				} else { // it is there and hangs, or does not let this user in
+					a.data("meshd not known: %s", silence)
+				}
 				return nil
 			}
 			a.data("meshd %s, cell %s, %s", printable(document.Daemon.Version), document.Daemon.Cell,

@@ -6,13 +6,10 @@
 package main
 
 import (
-	"bufio"
 	_ "embed"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -70,53 +67,6 @@ func parse(text string) ([]entry, error) {
 		entries = append(entries, e)
 	}
 	return entries, nil
-}
-
-var (
-	testName = regexp.MustCompile(`^func ((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9_]*)\(`)
-	idInName = regexp.MustCompile(`(SAFE|AVAIL|CONV|EXEC|STREAM|RES|BOOT|F)([0-9]+)`)
-	idInText = regexp.MustCompile(`\b(SAFE|AVAIL|CONV|EXEC|STREAM|RES|BOOT|F)-?([0-9]+)\b`)
-)
-
-// scan returns the tests and stories of a tree by the ids they hold.
-func scan(tree fs.FS) (map[string][]string, error) {
-	found := make(map[string][]string)
-	err := fs.WalkDir(tree, ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		case strings.HasSuffix(path, "_test.go"):
-			return lines(tree, path, func(line string) {
-				if m := testName.FindStringSubmatch(line); m != nil {
-					hold(found, ids(idInName, m[1]), filepath.Dir(path)+"."+m[1])
-				}
-			})
-		case strings.Contains(path, "/testdata/") && strings.HasSuffix(path, ".txt"):
-			return lines(tree, path, func(line string) {
-				if strings.HasPrefix(line, "#") {
-					hold(found, ids(idInText, line), path)
-				}
-			})
-		}
-		return nil
-	})
-	return found, err
-}
-
-func lines(tree fs.FS, path string, each func(line string)) error {
-	file, err := tree.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	scanner := bufio.NewScanner(file)
-	scanner.Buffer(nil, 1<<20)
-	for scanner.Scan() {
-		each(scanner.Text())
-	}
-	return scanner.Err()
 }
 
 // ids returns the ids in a name or text; those of the specification get their hyphen.

@@ -1269,7 +1269,7 @@ func (x *Stop) GetGraceMilliseconds() uint32 {
 	return 0
 }
 
-// List asks for every instance and a Listing.
+// List asks for a Hello, every instance and a Listing.
 type List struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"strings"
 
 	"colloid.net/ipc/uds"
 	"colloid.net/workload"
@@ -23,7 +24,8 @@ func endedState(status *uds.WorkloadStatus) (name, reason string, ok bool) {
 		}
 		switch instance.State {
 		case stateFailed:
-			return stateFailed, fmt.Sprintf("%s on cell %s, is not started again", exitText(instance), instance.Cell), true
+			return stateFailed, fmt.Sprintf("%s on cell %s%s, is not started again", exitText(instance), instance.Cell,
+				whyUnknown(instance)), true
 		case stateEnded:
 			ended++
 		}
@@ -44,6 +46,18 @@ func exitText(instance uds.InstanceInfo) string {
 	}
 	return fmt.Sprintf("failed (exit %d)", *instance.ExitCode)
 }
+
+// whyUnknown is the reason of an instance that has no exit code: it never ran, or was killed, and no log of its own says why.
+func whyUnknown(instance uds.InstanceInfo) string {
+	reason := strings.TrimSuffix(instance.Reason, textNotAgain)
+	if reason == "" || instance.ExitCode != nil && *instance.ExitCode >= 0 {
+		return ""
+	}
+	return ": " + reason
+}
+
+// textNotAgain ends the reason of an instance of this cell that has ended for good.
+const textNotAgain = ", is not started again"
 
 // workloadNotes says what of a specification nobody enforces: a number in a file must not be taken for a wall.
 func workloadNotes(spec *workload.Spec) []string {

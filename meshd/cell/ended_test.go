@@ -30,6 +30,10 @@ func TestEndedWorkloadIsNotStarting(t *testing.T) {
 		{"one of two ended", []uds.InstanceInfo{ended, starting}, 0, "", ""},
 		{"one ended, one runs", []uds.InstanceInfo{ended, ready}, 1, stateEnded, ""},
 		{"one failed", []uds.InstanceInfo{ready, failed}, 1, stateFailed, "failed (exit 7) on cell c"},
+		{"never ran, told here", []uds.InstanceInfo{because(instance(stateFailed, code(-1)), "cannot start: no user, is not started again")}, 0,
+			stateFailed, "exit code unknown on cell c: cannot start: no user, is not started again"},
+		{"never ran, told elsewhere", []uds.InstanceInfo{because(instance(stateFailed, code(-1)), "cannot start: no user")}, 0,
+			stateFailed, "exit code unknown on cell c: cannot start: no user, is not started again"},
 		{"unknown exit", []uds.InstanceInfo{instance(stateFailed, code(-1)), ended}, 0, stateFailed, "exit code unknown"},
 		{"a surplus copy and one of an older version failed", []uds.InstanceInfo{surplus, old, starting}, 0, "", ""},
 		{"nothing yet", nil, 0, "", ""},
@@ -53,4 +57,9 @@ func TestDiskLimitIsHonest(t *testing.T) {
 			t.Errorf("%+v: %q", spec, notes)
 		}
 	}
+}
+
+func because(instance uds.InstanceInfo, reason string) uds.InstanceInfo {
+	instance.Reason = reason
+	return instance
 }

@@ -3,6 +3,7 @@ package cell
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -254,6 +255,14 @@ func TestF46_WhoHoldsUpTombstones(t *testing.T) {
 	if gone("spread.b") {
 		t.Error("a member that said nothing does not hold up a tombstone")
 	}
+	view.status.Life = state.Suspect
+	if gone("spread.s") {
+		t.Error("one that is only suspected, or paused, does not hold up a tombstone")
+	}
+	view.status.Life = state.Leaving
+	if gone("spread.l") {
+		t.Error("one that is about to leave does not hold up a tombstone")
+	}
 	view.status.Life, view.outSince = state.Dead, c.now.Add(-tombstoneGrace+time.Minute)
 	if gone("spread.c") {
 		t.Error("one that died less than a day ago does not hold up a tombstone")
@@ -265,5 +274,40 @@ func TestF46_WhoHoldsUpTombstones(t *testing.T) {
 	view.outSince, view.status.Life = 0, state.Gone
 	if !gone("spread.e") {
 		t.Error("one that left holds up a tombstone")
+	}
+}
+
+// Whatever an operator writes supersedes all values that this cell has seen under the key, however many have written
+// there, and in every part of it: a sibling that is left out comes back everywhere, and the conflict with it (SAFE-3, F49).
+func TestSAFE3_F49_AWriteSupersedesEverySibling(t *testing.T) {
+	c, _ := onPaper(t)
+	for _, siblings := range []int{0, 1, 2, 3, wire.FrameContextMax - 2, wire.FrameContextMax - 1, wire.FrameContextMax,
+		wire.FrameContextMax + 1, 3*wire.FrameContextMax + 5} {
+		dot := wire.Dot{Actor: 7, Sequence: 100}
+		var context []byte
+		want := map[wire.CellID]uint64{7: 100}
+		for i := range siblings {
+			other := wire.Dot{Actor: wire.CellID(2 + 3*i), Sequence: uint64(1000 + i)}
+			if other.Actor >= 7 {
+				other.Actor += 3
+			}
+			context, want[other.Actor] = wire.AppendDot(context, other), other.Sequence
+		}
+		covered, entries := map[wire.CellID]uint64{}, 0
+		for raw := c.composeOver([]byte("spread.a"), []byte("x"), dot, context); len(raw) > 0; {
+			var record wire.Record
+			rest, err := wire.NextStateRecord(raw, &record)
+			if err != nil {
+				t.Fatalf("%d siblings: %v", siblings, err)
+			}
+			raw = rest
+			entries += record.EntryCount
+			for dots := record.Context; len(dots) > 0; dots = dots[wire.DotSize:] {
+				covered[wire.DotAt(dots).Actor] = wire.DotAt(dots).Sequence
+			}
+		}
+		if entries != 1 || !maps.Equal(covered, want) {
+			t.Errorf("%d siblings: %d entries, which supersede %d of %d writes", siblings, entries, len(covered), len(want))
+		}
 	}
 }

@@ -310,7 +310,7 @@ func (c *Cell) describeLocal(info *uds.InstanceInfo, keyHash uint64, instance st
 		info.Reason = whyEnded(&actual)
 	}
 	if actual.State == reconcile.Exited {
-		info.Reason += ", is not started again"
+		info.Reason += textNotAgain
 	}
 }
 

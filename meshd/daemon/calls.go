@@ -65,7 +65,7 @@ func (w *workers) choose(name string, v *invoke.Invocation, direct bool) (to cho
 	why = absenceMissing
 	var best *worker
 	for _, candidate := range w.byInstance {
-		if candidate.name != name {
+		if candidate.name != name || candidate.retiring {
 			continue
 		}
 		switch {

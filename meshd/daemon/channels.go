@@ -72,7 +72,7 @@ func (w *workers) enterChannel(name string, end *os.File) (*channel, *invoke.Con
 	var best *worker
 	for _, candidate := range w.byInstance {
 		switch {
-		case candidate.name != name || candidate.connected && !candidate.takesChannels:
+		case candidate.name != name || candidate.retiring || candidate.connected && !candidate.takesChannels:
 		case !candidate.connected || len(candidate.channels) >= invoke.ChannelsMax:
 			errno = uds.ErrorBusy
 		case best == nil || len(candidate.channels) < len(best.channels) ||

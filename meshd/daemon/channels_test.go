@@ -336,3 +336,45 @@ func TestACallerOutlivesMeshd(t *testing.T) {
 	says(t, c, "x", "two x")
 	r.awaitChannels(1)
 }
+
+// TestAWorkerThatIsStoppedGivesTheResultsOfWhatItHas: an instance that is being stopped is chosen no more, its channels end, and
+// the calls it had been sent get their results as long as its connection lasts.
+func TestAWorkerThatIsStoppedGivesTheResultsOfWhatItHas(t *testing.T) {
+	r := launch(t, "epoll")
+	f := r.connectWorker("wasm.x", 0, 0)
+	f.hello()
+	eventually(t, "the registry", func() bool { return len(r.daemon.workers.names()) == 1 })
+	type outcome struct {
+		output []byte
+		err    error
+	}
+	outcomes := make(chan outcome, 1)
+	go func() {
+		output, err := r.invoke("x", "slow", "1")
+		outcomes <- outcome{output, err}
+	}()
+	body, err := f.receive()
+	call, is := body.(*invoke.Invocation)
+	if err != nil || !is {
+		t.Fatalf("%v, %v", body, err)
+	}
+	f.actual.State = reconcile.Stopping
+	r.daemon.inbox.post(func() { r.daemon.workers.observe(&f.actual) })
+	eventually(t, "the registry", func() bool { return len(r.daemon.workers.names()) == 0 })
+	if output, err := r.invoke("x", "next", "1"); err == nil {
+		t.Errorf("an instance that is being stopped was called: %q", output)
+	}
+	if err := f.conn.Send(&invoke.Result{ID: call.ID, Output: []byte("done")}); err != nil {
+		t.Fatal(err)
+	}
+	if o := <-outcomes; o.err != nil || string(o.output) != "done" {
+		t.Errorf("%q, %v, want the result", o.output, o.err)
+	}
+	f.conn.Close()
+	w := &r.daemon.workers
+	eventually(t, "the registry", func() bool {
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		return len(w.byInstance) == 0 && len(w.accounts) == 0
+	})
+}

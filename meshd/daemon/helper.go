@@ -167,6 +167,7 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 			return fmt.Errorf("protocol %d: want %d; install matching versions", body.Hello.Protocol, helperProtocol)
 		}
 		d.cell.HelperHello(now, helloOf(body.Hello))
+		d.workers.listing()
 		h.takesHost = body.Hello.TakesHost
 		h.tellHost()
 	case *message.Event_Instance:
@@ -178,7 +179,7 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		d.workers.observe(&actual)
 	case *message.Event_Listing:
 		d.cell.HelperListing(now)
-		d.workers.reattach()
+		d.workers.listed()
 	case *message.Event_Attached:
 		if !d.attachments.attached(body.Attached) {
 			d.workers.attached(body.Attached)

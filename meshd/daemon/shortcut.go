@@ -134,6 +134,17 @@ func (w *workers) cutShort(s *shortcut) {
 	}
 }
 
+// retireShortcut is cutShort for a worker that is being stopped: a call that is under way goes on. The caller holds the lock.
+func (w *workers) retireShortcut(s *shortcut) {
+	if !s.busy {
+		w.cutShort(s)
+		return
+	}
+	s.ended = true // leaveShortcut closes it
+	s.worker.shortcut, s.worker.shortcutFailed = nil, time.Now()
+	w.shortcuts--
+}
+
 // callByShortcut makes an invocation. nil: the worker has not got it and never will.
 func (w *workers) callByShortcut(ctx context.Context, s *shortcut, conn *invoke.Conn, v *invoke.Invocation) *invoke.Result {
 	s.lastID++

@@ -36,6 +36,8 @@ type workers struct {
 	serving   int
 	forwarded uint64
 	streams   int // of modules
+	// unlisted are those that the list under way has not named yet, nil outside of one.
+	unlisted map[reconcile.InstanceID]struct{}
 
 	mutex      sync.Mutex // guards what follows; never held while anything is sent
 	byInstance map[reconcile.InstanceID]*worker
@@ -64,6 +66,8 @@ type worker struct {
 	connected    bool // its Hello has come
 	// takesChannels: its version and its module do.
 	takesChannels bool
+	// retiring: it is being stopped. It gets nothing more to do, and the results of what it has.
+	retiring bool
 
 	nextID   uint64 // of invocations and channels
 	pending  map[uint64]waiter
@@ -81,12 +85,17 @@ type worker struct {
 
 // observe looks at what runnerd reports of an instance. It runs on the reactor's goroutine.
 func (w *workers) observe(actual *reconcile.Actual) {
+	delete(w.unlisted, actual.ID)
 	running := actual.PID != 0 && (actual.State == reconcile.Starting || actual.State == reconcile.Ready ||
 		actual.State == reconcile.Unready)
 	w.mutex.Lock()
 	known := w.byInstance[actual.ID]
 	w.mutex.Unlock()
-	if known != nil && running && known.pid == actual.PID && known.ticks == actual.StartTicks {
+	same := known != nil && known.pid == actual.PID && known.ticks == actual.StartTicks
+	if same && running {
+		return
+	}
+	if same && actual.State == reconcile.Stopping && w.retire(known) {
 		return
 	}
 	if known != nil {
@@ -124,6 +133,24 @@ func (w *workers) drop(old *worker) {
 	if conn != nil {
 		conn.Close()
 	}
+}
+
+// retire takes a worker that is being stopped out of the choice and ends its channels. What it has been sent it still
+// does (its stop_grace is for that), so the connection stays until it ends. false: there is nothing to wait for.
+func (w *workers) retire(old *worker) bool {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if !old.connected {
+		return false
+	}
+	old.retiring = true
+	for _, c := range old.channels {
+		w.shutChannel(c)
+	}
+	if old.shortcut != nil {
+		w.retireShortcut(old.shortcut)
+	}
+	return true
 }
 
 func (w *workers) hasName(name string) bool {
@@ -169,7 +196,7 @@ func (w *workers) ask(to *worker) {
 	to.channel = channel
 	w.mutex.Unlock()
 	if h.link == nil {
-		return // the next listing of the next runnerd asks again, see reattach
+		return // the next listing of the next runnerd asks again, see listed
 	}
 	h.descriptors.Claim(channel, func(file *os.File) { w.connect(to, channel, file) })
 	sent := h.command(&message.Command{Body: &message.Command_Attach{Attach: &message.Attach{
@@ -200,8 +227,30 @@ func (w *workers) later(to *worker, channel uint64, after time.Duration) {
 	})
 }
 
-// reattach asks for all connections that are missing; a runnerd has connected.
-func (w *workers) reattach() {
+// listing begins: a runnerd that has connected, or has lost count of what is gone, names all instances.
+func (w *workers) listing() {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.unlisted = make(map[reconcile.InstanceID]struct{}, len(w.byInstance))
+	for id := range w.byInstance {
+		w.unlisted[id] = struct{}{}
+	}
+}
+
+// listed ends it: what was not named does not exist. It asks for all connections that are missing.
+func (w *workers) listed() {
+	w.mutex.Lock()
+	var gone []*worker
+	for id := range w.unlisted {
+		if old := w.byInstance[id]; old != nil {
+			gone = append(gone, old)
+		}
+	}
+	w.mutex.Unlock()
+	w.unlisted = nil
+	for _, old := range gone {
+		w.drop(old)
+	}
 	w.mutex.Lock()
 	missing := make([]*worker, 0, len(w.byInstance))
 	for _, to := range w.byInstance {
@@ -266,7 +315,12 @@ func (w *workers) serve(to *worker, conn *invoke.Conn, channel uint64) {
 		w.disconnect(to)
 		to.channel = channel
 	}
+	retiring := to.retiring
 	w.mutex.Unlock()
+	if retiring {
+		w.drop(to)
+		return
+	}
 	w.later(to, channel, attachRetry)
 }
 
@@ -317,7 +371,7 @@ func (w *workers) names() []string {
 	defer w.mutex.Unlock()
 	var list []string
 	for _, candidate := range w.byInstance {
-		if candidate.connected {
+		if candidate.connected && !candidate.retiring {
 			list = append(list, candidate.name)
 		}
 	}

@@ -85,6 +85,40 @@ func (r *run) displace(w *placement.Workload) {
 	}
 }
 
+// relieve ends instances that only stay because no cell may run their workload, of the lowest priority first, where this
+// cell has become smaller than what is here: what else would leave, if nothing is to start that needs the room (F72)?
+func (r *run) relieve() {
+	for !r.withinCapacity() {
+		var least *yield
+		for i := range r.homeless {
+			h := &r.homeless[i]
+			if !slices.Contains(r.going, h.instance) && (least == nil || h.workload.Spec.Priority < least.workload.Spec.Priority) {
+				least = h
+			}
+		}
+		if least == nil {
+			return
+		}
+		r.stop(least.workload, least.instance)
+	}
+}
+
+// withinCapacity reports whether what is here and stays is no more than this cell has. Figures that are 0 set no limit.
+func (r *run) withinCapacity() bool {
+	var processor, memory, count uint64
+	for _, instance := range r.actual {
+		if instance.State != Denied && !slices.Contains(r.going, instance) {
+			processor += uint64(instance.CPUMillicores)
+			memory += uint64(instance.MemoryMiB)
+			count++
+		}
+	}
+	limit := &r.Capacity
+	return (limit.CPUMillicores == 0 || processor <= uint64(limit.CPUMillicores)) &&
+		(limit.MemoryMiB == 0 || memory <= uint64(limit.MemoryMiB)) &&
+		(limit.InstancesMax == 0 || count <= uint64(limit.InstancesMax))
+}
+
 // yield is an instance that lost its place to others for lack of room.
 type yield struct {
 	workload *placement.Workload

@@ -171,6 +171,33 @@ func TestF72_HigherPriorityTakesTheRoom(t *testing.T) {
 	}
 }
 
+// F72: an instance that has lost its place for lack of room is told to leave at once only for a higher priority. For an
+// equal one it serves on until its replacement does or SurplusMax is over: two equals would drive each other out.
+func TestF72_EqualPriorityDoesNotTakeTheRoom(t *testing.T) {
+	for priority, stops := range map[int8]int{-1: 0, 0: 0, 1: 1} {
+		b := newBench(t, self)
+		b.cells = b.cells[:1]
+		b.cells[0].Capacity = state.CellCapacity{MemoryMiB: 100}
+		b.spec(func(s *workload.Spec) { s.MemoryMiB = 100 })
+		web := b.workloads[0]
+		spec := *web.Spec
+		spec.Priority = priority
+		taker := web
+		taker.Key, taker.KeyHash, taker.Spec = "spread.taker", 5, &spec // served first among equals
+		b.actual = []Actual{instance(1, Ready)}
+		b.actual[0].MemoryMiB = 100
+		b.workloads = []placement.Workload{taker, web}
+		in := b.input()
+		in.Capacity = b.cells[0].Capacity
+		if placed := len(in.Plan.Of(taker.KeyHash)) == 1; placed != (priority >= 0) {
+			t.Fatalf("priority %d: placed %t", priority, placed)
+		}
+		if got := b.r.Run(b.now, in); len(got) != stops || stops == 1 && (got[0].Kind != Stop || got[0].ID != b.actual[0].ID) {
+			t.Errorf("priority %d: %+v, want %d stops", priority, got, stops)
+		}
+	}
+}
+
 // F72: what only stays because no cell may run its workload makes way for what the plan puts here, whether that lacks
 // room or a port; a higher priority does not make way for a lower one.
 func TestF72_WhatNobodyMayRunMakesWay(t *testing.T) {

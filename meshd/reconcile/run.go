@@ -296,6 +296,7 @@ func (r *run) emit() {
 		return cmp.Or(cmp.Compare(b.workload.Spec.Priority, a.workload.Spec.Priority),
 			cmp.Compare(a.workload.KeyHash, b.workload.KeyHash), cmp.Compare(a.slot, b.slot))
 	})
+	r.relieve()
 	for _, start := range r.starts {
 		w := start.workload
 		r.displace(w)

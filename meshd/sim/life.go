@@ -12,6 +12,7 @@ import (
 	"colloid.net/meshd/clock"
 	"colloid.net/meshd/crdt"
 	"colloid.net/meshd/reconcile"
+	"colloid.net/meshd/seal"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 	"colloid.net/workload"
@@ -255,9 +256,24 @@ func checkEnvironments() *Checker {
 		if action.Environment != nil {
 			w.examined("F83")
 		}
-		if err != nil || (spec.EnvironmentDigest == [32]byte{}) != (action.Environment == nil) {
+		if err != nil || !isNamed(n, spec.EnvironmentDigest, action) {
 			return fmt.Errorf("n%d starts %s with another environment than it names", n.Index, action.Key)
 		}
 		return nil
 	}}
+}
+
+// isNamed reports whether the environment of a start is the one with a digest, by its content. In the moment in which a
+// cell changes its cluster its disk has another key than it, and only its presence can be judged.
+func isNamed(n *Node, digest [32]byte, action reconcile.Action) bool {
+	if action.Environment == nil || digest == [32]byte{} {
+		return action.Environment == nil && digest == [32]byte{}
+	}
+	plain, err := workload.EncodeEnvironment(action.Environment)
+	if err != nil {
+		return false
+	}
+	key := n.disk.cluster.Key
+	return seal.ClusterID(key) != n.cell.ClusterID() ||
+		seal.EnvironmentDigest(key, state.WorkloadName(action.Key), plain) == digest
 }

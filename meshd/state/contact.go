@@ -156,9 +156,13 @@ func AppendCellContact(dst []byte, c CellContact) []byte {
 
 // valid reports whether a candidate may be published: loopback may, tests live there; whether it is
 // used is for the reader to say, see wire.Options.
-func (c Candidate) valid() bool {
+func (c Candidate) valid() bool { return c.Check() == nil }
+
+// Check says why nobody can be reached at the candidate's address. What an operator chose has to be checked before it
+// is encoded.
+func (c Candidate) Check() error {
 	// The rules are those of a contact; any valid id will do.
-	return wire.Contact{ID: 1, Address: c.Address, Reach: c.Reach}.Check(wire.Options{Loopback: true}) == nil
+	return wire.Contact{ID: 1, Address: c.Address, Reach: c.Reach}.Check(wire.Options{Loopback: true})
 }
 
 // ParseCellContact decodes what AppendCellContact wrote; tags of later versions are skipped. Loopback

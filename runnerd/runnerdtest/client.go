@@ -5,6 +5,7 @@ package runnerdtest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -33,12 +34,15 @@ var Patience = func() time.Duration {
 type Client struct {
 	t    testing.TB
 	Link *ring.Link
+	// Reading is locked by a test that wants nothing to be read for a while.
+	Reading sync.Mutex
 
 	mutex        sync.Mutex
 	changed      *sync.Cond
 	sequence     uint64
 	Hello        *message.Hello
 	instances    map[runnerd.InstanceID]*message.Instance
+	unlisted     map[runnerd.InstanceID]*message.Instance // since the last Hello
 	listings     int
 	acknowledged uint64
 	err          error
@@ -161,6 +165,8 @@ func (c *Client) receive() {
 			panic(err)
 		}
 		c.take(event)
+		c.Reading.Lock()
+		c.Reading.Unlock()
 	}
 }
 
@@ -172,8 +178,12 @@ func (c *Client) take(event *message.Event) {
 	switch body := event.Body.(type) {
 	case *message.Event_Hello:
 		c.Hello = body.Hello
+		c.unlisted = maps.Clone(c.instances)
 	case *message.Event_Listing:
 		c.listings++
+		for id := range c.unlisted {
+			delete(c.instances, id)
+		}
 	case *message.Event_Wanted:
 		c.Wanted = append(c.Wanted, body.Wanted)
 		go c.Send(&message.Command{Body: &message.Command_NoBlob{ // not with the lock
@@ -183,6 +193,7 @@ func (c *Client) take(event *message.Event) {
 		c.attached[body.Attached.Channel] = body.Attached.Error
 	case *message.Event_Instance:
 		id := IDOf(body.Instance.Id)
+		delete(c.unlisted, id)
 		c.states = append(c.states, fmt.Sprintf("%s %s", id, body.Instance.State))
 		if body.Instance.State == message.InstanceState_INSTANCE_GONE {
 			delete(c.instances, id)

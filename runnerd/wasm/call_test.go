@@ -257,3 +257,18 @@ func BenchmarkInvokeDeterministic(b *testing.B) {
 		}
 	}
 }
+
+// withoutMemory is (module (import "colloid" "colloid_output" (func $output (param i32 i32) (result i32)))
+// (func (export "colloid_invoke") (result i32) (call $output (i32.const 0) (i32.const 100)))).
+const withoutMemory = "\x00\x61\x73\x6d\x01\x00\x00\x00\x01\x0b\x02\x60\x02\x7f\x7f\x01\x7f\x60\x00\x01\x7f\x02\x1a\x01" +
+	"\x07\x63\x6f\x6c\x6c\x6f\x69\x64\x0e\x63\x6f\x6c\x6c\x6f\x69\x64\x5f\x6f\x75\x74\x70\x75\x74\x00" +
+	"\x00\x03\x02\x01\x01\x07\x12\x01\x0e\x63\x6f\x6c\x6c\x6f\x69\x64\x5f\x69\x6e\x76\x6f\x6b\x65\x00" +
+	"\x01\x0a\x0b\x01\x09\x00\x41\x00\x41\xe4\x00\x10\x00\x0b"
+
+// TestHostFunctionsOfAModuleWithoutMemory: they answer EINVAL; the engine's memory of such a module must not be touched.
+func TestHostFunctionsOfAModuleWithoutMemory(t *testing.T) {
+	w := testWorker(t, []byte(withoutMemory), nil)
+	if got := call(w, "colloid_invoke"); got.Errno != 0 || got.Status != -22 {
+		t.Errorf("%+v, want the status -22", got)
+	}
+}

@@ -13,7 +13,7 @@ func (c *connection) open(conn *invoke.Conn, id uint64, file *os.File) bool {
 		return false
 	}
 	c.mutex.Lock()
-	admitted := c.current == conn && len(c.channels) < invoke.WorkerChannelsMax
+	admitted := c.current == conn && !c.stopping && len(c.channels) < invoke.WorkerChannelsMax
 	if admitted {
 		if c.channels == nil {
 			c.channels = map[*invoke.Channel]*invoke.Conn{}
@@ -47,6 +47,23 @@ func (c *connection) finishChannels(conn *invoke.Conn) {
 			channel.Finish()
 		}
 	}
+}
+
+// refuseChannels ends all channels like finishChannels, and takes no further ones: the worker stops.
+func (c *connection) refuseChannels() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.stopping = true
+	for channel := range c.channels {
+		channel.Finish()
+	}
+}
+
+// idle reports whether no client has sent anything by a channel that is not done.
+func (c *connection) idle() bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return len(c.channels) == 0
 }
 
 // serveChannel does what a client asks for, one invocation after the other, on the thread that received it: the

@@ -318,3 +318,42 @@ func FuzzChannel(f *testing.F) {
 		receiveResult(t, good, 5)
 	})
 }
+
+// TestAWorkerThatStopsDoesWhatItWasSent: an update that replaces an instance costs no call that has begun or waits, within
+// the grace (docs/wasm.md, "What was sent by then is still done").
+func TestAWorkerThatStopsDoesWhatItWasSent(t *testing.T) {
+	w := testWorker(t, fixture(t, "functions"), nil)
+	f := connect(t, w)
+	client, _ := f.channel(t, 1)
+	sendCall(t, client, 1, "add", "1", "2")
+	receiveResult(t, client, 1)
+	w.executor.Lock() // something runs
+	sendCall(t, client, 2, "add", "1", "2")
+	sendCall(t, client, 3, "add", "2", "2")
+	finished := make(chan struct{})
+	go func() { w.finish(); close(finished) }()
+	late, _ := f.channel(t, 2)
+	if ended := f.end(t); ended.ID != 2 {
+		t.Errorf("a channel was opened to a worker that stops: %+v", ended)
+	}
+	select {
+	case <-finished:
+		t.Fatal("it has finished before what it was sent was done")
+	case <-time.After(3 * finishDelay):
+	}
+	if err := client.Send(&invoke.Invocation{ID: 4, Function: "calls"}); err != invoke.ErrNotSent {
+		t.Errorf("a call was sent to a worker that stops: %v", err)
+	}
+	if err := late.Send(&invoke.Invocation{ID: 4, Function: "calls"}); err != invoke.ErrNotSent {
+		t.Errorf("a call was sent by a channel that was refused: %v", err)
+	}
+	w.executor.Unlock()
+	receiveResult(t, client, 2)
+	receiveResult(t, client, 3)
+	select {
+	case <-finished:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not finish")
+	}
+	w.executor.Unlock()
+}

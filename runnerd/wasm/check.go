@@ -8,10 +8,11 @@ import (
 
 // Module is a module that passed the checks, in the form that is compiled.
 type Module struct {
-	Binary  []byte
-	Style   Style
-	Imports []string // "module.name"
-	hasKV   bool
+	Binary    []byte
+	Style     Style
+	Imports   []string // "module.name"
+	hasKV     bool
+	hasMemory bool
 }
 
 // importsFunction reports whether the module imports a function of this name.
@@ -70,7 +71,7 @@ func Prepare(module []byte, deterministic bool, pages uint32) (*Module, error) {
 			return nil, err
 		}
 	}
-	prepared := &Module{Binary: m.encode(), Style: StyleFunctions}
+	prepared := &Module{Binary: m.encode(), Style: StyleFunctions, hasMemory: len(m.memories) > 0}
 	for _, i := range m.imports {
 		prepared.Imports = append(prepared.Imports, i.module+"."+i.name)
 		prepared.hasKV = prepared.hasKV || i.module == hostModule && slices.Contains(keyValueNames, i.name)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"colloid.net/ipc/invoke"
@@ -19,7 +20,8 @@ type task struct {
 
 // connection is the worker's side of the way to meshd.
 type connection struct {
-	queue chan task
+	queue  chan task
+	undone atomic.Int64 // invocations that are in queue, or were and have no result yet
 
 	// serve takes a channel, on a goroutine of its own; it returns how many invocations came.
 	serve func(*invoke.Channel) uint64
@@ -27,6 +29,7 @@ type connection struct {
 	mutex    sync.Mutex // guards what follows
 	current  *invoke.Conn
 	channels map[*invoke.Channel]*invoke.Conn // which connection brought them
+	stopping bool                             // there will be no further ones
 	pending  map[uint64]chan *invoke.Answer
 	nextID   uint64
 }
@@ -98,9 +101,11 @@ func (c *connection) receive(conn *invoke.Conn) {
 			for i := range frame.Arguments {
 				frame.Arguments[i] = bytes.Clone(frame.Arguments[i])
 			}
+			c.undone.Add(1)
 			select {
 			case c.queue <- task{conn, frame}:
 			default:
+				c.undone.Add(-1)
 				_ = conn.Send(&invoke.Result{ID: frame.ID, Errno: invoke.ErrorBusy,
 					Output: []byte("too many invocations wait at this worker: try again")})
 			}

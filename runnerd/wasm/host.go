@@ -81,12 +81,11 @@ func (w *worker) exportHost(ctx context.Context, runtime wazero.Runtime) error {
 		}
 		builder.NewFunctionBuilder().WithGoModuleFunction(
 			api.GoModuleFunc(func(_ context.Context, module api.Module, stack []uint64) {
-				memory := module.Memory()
-				if memory == nil {
+				if !w.engine.module.hasMemory { // module.Memory() is then an interface of nothing, and not nil
 					stack[0] = failed(invoke.ErrorInvalid)
 					return
 				}
-				stack[0] = call(w, memory, stack)
+				stack[0] = call(w, module.Memory(), stack)
 			}), parameters, []api.ValueType{result}).Export(name)
 	}
 	add("colloid_argument_count", types(i32)[:0], i32, hostArgumentCount)

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tetratelabs/wazero/api"
@@ -66,12 +67,38 @@ func newWorker(settings *Settings, log io.Writer) *worker {
 func Main(first int) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
-	go func() { <-signals; os.Exit(0) }()
+	go func() {
+		<-signals
+		if w := stoppable.Load(); w != nil {
+			w.finish()
+		}
+		os.Exit(0)
+	}()
 	code, err := serve(first)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s%s\n", ReasonPrefix, strings.ReplaceAll(err.Error(), "\n", " "))
 	}
 	return code
+}
+
+// stoppable is the worker once it takes invocations.
+var stoppable atomic.Pointer[worker]
+
+// finishDelay is how long a worker that is to stop waits for the last invocations that meshd has sent it: meshd learns of the
+// stop at the same time.
+const finishDelay = 100 * time.Millisecond
+
+// finish does what the worker has been sent, and returns with the executor held for good. It has no bound of its own: each
+// invocation has a deadline, and runnerd kills after the grace.
+func (w *worker) finish() {
+	w.refuseChannels()
+	for range time.Tick(finishDelay) {
+		w.executor.Lock()
+		if w.idle() && w.undone.Load() == 0 {
+			return
+		}
+		w.executor.Unlock()
+	}
 }
 
 func serve(first int) (int, error) {
@@ -115,6 +142,7 @@ func serve(first int) (int, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
 	w.executor.Unlock()
+	stoppable.Store(w)
 	for t := range w.queue {
 		w.perform(t)
 	}
@@ -126,6 +154,7 @@ func (w *worker) perform(t task) {
 	w.executor.Lock()
 	defer w.executor.Unlock()
 	_ = t.connection.Send(w.execute(t.call)) // a meshd that has gone needs no result
+	w.undone.Add(-1)
 }
 
 // load reads and compiles the module.

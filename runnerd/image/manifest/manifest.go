@@ -23,7 +23,7 @@ const (
 	LayerSizeMax = 10 << 30
 	ImageSizeMax = 20 << 30
 	wordsMax     = 1024
-	wordsSizeMax = 256 << 10
+	wordsSizeMax = 40 << 10 // as JSON, in which a configuration goes from process to process in one message of 64 KiB
 )
 
 // Media types.
@@ -246,20 +246,23 @@ func ParseConfig(text []byte, layers int) (config Config, diffs []Digest, create
 
 // checkWords bounds what becomes arguments and environment of a process.
 func checkWords(c *Config) error {
-	count, size := 0, 0
+	count := 0
 	single := []string{c.User, c.WorkingDirectory, c.StopSignal, c.Architecture}
 	for _, list := range [][]string{c.Entrypoint, c.Command, c.Environment, c.ExposedPorts, single} {
 		for _, word := range list {
 			count++
-			size += len(word)
 			if strings.ContainsRune(word, 0) {
 				return fmt.Errorf("configuration has a zero byte in %.40q", word)
 			}
 		}
 	}
-	if count > wordsMax || size > wordsSizeMax {
-		return fmt.Errorf("configuration has %d words of %d bytes, expected at most %d of %d", count, size,
-			wordsMax, wordsSizeMax)
+	text, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("configuration cannot be kept: %w", err)
+	}
+	if count > wordsMax || len(text) > wordsSizeMax {
+		return fmt.Errorf("configuration has %d words of %d bytes, expected at most %d of %d: make arguments and "+
+			"environment of the image shorter", count, len(text), wordsMax, wordsSizeMax)
 	}
 	return nil
 }

@@ -86,16 +86,25 @@ func (v *server) watch(idle time.Duration, quit chan struct{}) {
 // answer carries out one request and sends what belongs to it; the last reply has Done.
 func (v *server) answer(request *Request, file *os.File) {
 	reply := Reply{ID: request.ID, Done: true}
+	var unsent error // why a reply could not be sent, the first one
 	send := func(r Reply) {
 		r.ID = request.ID
-		_ = v.conn.Send(r, nil) // a peer that is gone ends Receive too
+		if err := v.conn.Send(r, nil); unsent == nil {
+			unsent = err
+		}
 	}
-	if err := v.carryOut(request, file, &reply, send); err != nil {
+	err := v.carryOut(request, file, &reply, send)
+	if err == nil && unsent == nil {
+		send(reply)
+	}
+	if err == nil && unsent != nil {
+		// Longer than a message. Who asked must not wait for ever for it. (A peer that is gone ends Receive too.)
+		err = fmt.Errorf("image store: the answer about this image cannot be given: %w", unsent)
+	}
+	if err != nil {
 		var no refusal
-		reply = Reply{ID: request.ID, Done: true, Error: shorten(err.Error()),
-			Absent: errors.Is(err, ErrAbsent), Refused: errors.As(err, &no)}
+		send(Reply{Done: true, Error: shorten(err.Error()), Absent: errors.Is(err, ErrAbsent), Refused: errors.As(err, &no)})
 	}
-	send(reply)
 }
 
 const errorMax = 2048
