@@ -79,7 +79,8 @@ func instanceID(m *message.InstanceID) (InstanceID, error) {
 	return InstanceID{KeyHash: m.KeyHash, Slot: uint16(m.Slot), Digest: m.Digest}, nil
 }
 
-// start makes an instance run, or says that it runs, or why it does not.
+// start makes an instance run, or says that it runs, or why it does not. One that only asks, for when there will be room
+// for it, is answered if the policy forbids it.
 func (s *Supervisor) start(from *session, m *message.Start) error {
 	id, err := instanceID(m.Id)
 	if err != nil {
@@ -92,6 +93,16 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 	}
 	i := &instance{id: id, specBytes: m.Spec, cell: m.CellId}
 	permit, err := s.admit(i, m)
+	if err == nil && m.CheckOnly {
+		if denied := s.instances[id]; denied != nil {
+			s.dropDenial(id)
+			s.forget(denied)
+		}
+		return nil
+	}
+	if err == nil {
+		err = s.room(i.spec)
+	}
 	if err != nil {
 		s.deny(i, err)
 		s.audit.write(from.peer, from.sequence, "start "+id.String()+" "+quoteKey(i.key), "denied: "+i.reason)
@@ -146,7 +157,7 @@ func (s *Supervisor) admit(i *instance, m *message.Start) (policy.Permit, error)
 	if err := i.supply(m, permit); err != nil {
 		return policy.Permit{}, err
 	}
-	return permit, s.room(spec)
+	return permit, nil
 }
 
 // supplyAgain gives an instance the environment that a runnerd before this one knew, and starts it if it waited

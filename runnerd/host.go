@@ -98,7 +98,7 @@ func (s *Supervisor) helloMessage() *message.Hello {
 		RunsOci:       s.containerImages() != nil && !s.offered.Containers.Denied,
 		CpuMillicores: cpu, MemoryMib: memory,
 		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.offered.Instances),
-		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(), Forbids: s.forbids(), TakesHost: true,
+		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(), Forbids: s.forbids(), TakesHost: true, TakesCheck: true,
 	}
 }
 

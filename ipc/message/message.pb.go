@@ -423,8 +423,9 @@ type Start struct {
 	Spec          []byte                 `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`       // workload.Encode; the helper decodes and checks it itself (F132)
 	Address       []byte                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes: where the cell's instances answer
 	CellId        uint64                 `protobuf:"fixed64,5,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Environment   []string               `protobuf:"bytes,6,rep,name=environment,proto3" json:"environment,omitempty"` // NAME=value, from env.<workload>, opened (F83)
-	Files         []*File                `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`             // likewise
+	Environment   []string               `protobuf:"bytes,6,rep,name=environment,proto3" json:"environment,omitempty"`                 // NAME=value, from env.<workload>, opened (F83)
+	Files         []*File                `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`                             // likewise
+	CheckOnly     bool                   `protobuf:"varint,170,opt,name=check_only,json=checkOnly,proto3" json:"check_only,omitempty"` // start nothing: say only, by an Instance that is DENIED, if the policy forbids it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -506,6 +507,13 @@ func (x *Start) GetFiles() []*File {
 		return x.Files
 	}
 	return nil
+}
+
+func (x *Start) GetCheckOnly() bool {
+	if x != nil {
+		return x.CheckOnly
+	}
+	return false
 }
 
 // File is a file that an instance finds inside.
@@ -1607,7 +1615,8 @@ type Hello struct {
 	Degradations   []string               `protobuf:"bytes,12,rep,name=degradations,proto3" json:"degradations,omitempty"` // one sentence each, for status
 	// The runtime classes that this host's policy forbids, one bit each: 1 OCI, 2 Wasm, 4 process.
 	Forbids       uint32 `protobuf:"varint,150,opt,name=forbids,proto3" json:"forbids,omitempty"`
-	TakesHost     bool   `protobuf:"varint,160,opt,name=takes_host,json=takesHost,proto3" json:"takes_host,omitempty"` // Host is understood and acknowledged
+	TakesHost     bool   `protobuf:"varint,160,opt,name=takes_host,json=takesHost,proto3" json:"takes_host,omitempty"`    // Host is understood and acknowledged
+	TakesCheck    bool   `protobuf:"varint,170,opt,name=takes_check,json=takesCheck,proto3" json:"takes_check,omitempty"` // Start.check_only is understood
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1736,6 +1745,13 @@ func (x *Hello) GetForbids() uint32 {
 func (x *Hello) GetTakesHost() bool {
 	if x != nil {
 		return x.TakesHost
+	}
+	return false
+}
+
+func (x *Hello) GetTakesCheck() bool {
+	if x != nil {
+		return x.TakesCheck
 	}
 	return false
 }
@@ -2064,7 +2080,7 @@ const file_message_proto_rawDesc = "" +
 	"\x06NoBlob\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\x04R\x06wanted\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05alone\x18\x03 \x01(\bR\x05alone\"\xd4\x01\n" +
+	"\x05alone\x18\x03 \x01(\bR\x05alone\"\xf4\x01\n" +
 	"\x05Start\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -2072,7 +2088,9 @@ const file_message_proto_rawDesc = "" +
 	"\aaddress\x18\x04 \x01(\fR\aaddress\x12\x17\n" +
 	"\acell_id\x18\x05 \x01(\x06R\x06cellId\x12 \n" +
 	"\venvironment\x18\x06 \x03(\tR\venvironment\x12'\n" +
-	"\x05files\x18\a \x03(\v2\x11.colloid.ipc.FileR\x05files\"H\n" +
+	"\x05files\x18\a \x03(\v2\x11.colloid.ipc.FileR\x05files\x12\x1e\n" +
+	"\n" +
+	"check_only\x18\xaa\x01 \x01(\bR\tcheckOnly\"H\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
@@ -2138,7 +2156,7 @@ const file_message_proto_rawDesc = "" +
 	"\x05avoid\x18\x05 \x03(\x06R\x05avoid\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\xc0\x03\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\xe2\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06helper\x18\x02 \x01(\tR\x06helper\x12\x1a\n" +
@@ -2156,7 +2174,9 @@ const file_message_proto_rawDesc = "" +
 	"\fdegradations\x18\f \x03(\tR\fdegradations\x12\x19\n" +
 	"\aforbids\x18\x96\x01 \x01(\rR\aforbids\x12\x1e\n" +
 	"\n" +
-	"takes_host\x18\xa0\x01 \x01(\bR\ttakesHost\"U\n" +
+	"takes_host\x18\xa0\x01 \x01(\bR\ttakesHost\x12 \n" +
+	"\vtakes_check\x18\xaa\x01 \x01(\bR\n" +
+	"takesCheck\"U\n" +
 	"\aNetwork\x12*\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x12.colloid.ipc.RangeR\x06ranges\x12\x1e\n" +
 	"\n" +

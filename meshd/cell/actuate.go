@@ -77,11 +77,7 @@ func (c *Cell) actuate() {
 }
 
 func (c *Cell) logAction(action reconcile.Action) {
-	verb := "start "
-	if action.Kind == reconcile.Stop {
-		verb = "stop "
-	}
-	c.log(LevelInfo, verb+action.Key+" ("+hex64(action.ID.Digest)+")")
+	c.log(LevelInfo, action.Kind.String()+" "+action.Key+" ("+hex64(action.ID.Digest)+")")
 }
 
 // mayStart: a boot must settle, an isolated cell must wait (F66, F69).

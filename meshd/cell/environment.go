@@ -126,7 +126,7 @@ func (c *Cell) startable(w *placement.Workload) bool {
 
 // fillEnvironment adds to a start what its specification only names. It reports false when that is gone.
 func (c *Cell) fillEnvironment(action *reconcile.Action) bool {
-	if action.Kind != reconcile.Start {
+	if action.Kind == reconcile.Stop {
 		return true
 	}
 	spec, err := workload.Decode(action.Spec)

@@ -28,6 +28,7 @@ type helper struct {
 	descriptors *ring.Descriptors
 	channel     uint64    // of the last Attach
 	takesHost   bool      // it acknowledges Host, see watchHelper
+	takesCheck  bool      // it knows a Start that only asks
 	asked       time.Time // when the first command was sent that it has not, zero = none
 	missed      int       // looks in a row that found it owing an answer
 }
@@ -85,7 +86,7 @@ func (h *helper) attach(d *Daemon, link *ring.Link) {
 	}
 	descriptors := &ring.Descriptors{}
 	h.link, h.sequence, h.descriptors = link, 0, descriptors
-	h.takesHost, h.asked, h.missed = false, time.Time{}, 0
+	h.takesHost, h.takesCheck, h.asked, h.missed = false, false, time.Time{}, 0
 	go func() {
 		if err := receiveDescriptors(link, descriptors); err != io.EOF {
 			d.log.printf("runnerd: connection ended: %v", err)
@@ -168,7 +169,7 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		}
 		d.cell.HelperHello(now, helloOf(body.Hello))
 		d.workers.listing()
-		h.takesHost = body.Hello.TakesHost
+		h.takesHost, h.takesCheck = body.Hello.TakesHost, body.Hello.TakesCheck
 		h.tellHost()
 	case *message.Event_Instance:
 		actual, err := actualOf(body.Instance)
@@ -264,8 +265,12 @@ func (h *helper) Do(action reconcile.Action) bool {
 	}
 	command := &message.Command{}
 	switch action.Kind {
-	case reconcile.Start:
-		start := &message.Start{Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID}
+	case reconcile.Start, reconcile.Check:
+		if action.Kind == reconcile.Check && !h.takesCheck {
+			return true // an older runnerd, which would start it
+		}
+		start := &message.Start{Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID,
+			CheckOnly: action.Kind == reconcile.Check}
 		if environment := action.Environment; environment != nil {
 			for _, v := range environment.Variables {
 				start.Environment = append(start.Environment, v.Name+"="+v.Value)

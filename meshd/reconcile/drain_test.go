@@ -55,6 +55,8 @@ func TestF75_BreakBeforeMakeLingersIfOthersServe(t *testing.T) {
 		})
 		b.rankFirst(self)
 		b.actual, b.ready[other] = []Actual{instance(7, Ready, 80)}, 7
+		b.expect(check(1))
+		b.wait(AdmissionPatience)
 		if replicas == 1 {
 			b.expect(stop(7))
 			continue
@@ -129,6 +131,10 @@ func TestF72_UpdateOnAFullCell(t *testing.T) {
 		want := Start
 		if memory == 100 {
 			want = Stop
+			if got := b.r.Run(b.now, in); len(got) != 1 || got[0].Kind != Check {
+				t.Errorf("%+v, want a check", got)
+			}
+			b.wait(AdmissionPatience)
 		}
 		if got := b.r.Run(b.now, in); len(got) != 1 || got[0].Kind != want {
 			t.Errorf("%d MiB: %+v, want %v", memory, got, want)

@@ -47,6 +47,7 @@ type Reconciler struct {
 	stops  []Action
 	starts []startRequest
 	ready  []startRequest // starts for which there is room
+	checks []Action
 	again  []Action       // starts of instances that exist and lack their environment
 	yields []yield
 	// Instances that nobody else may run: they stay until their room is needed.
@@ -139,6 +140,7 @@ func (r *Reconciler) Run(now clock.Instant, in *Input) []Action {
 func (r *Reconciler) begin(in *Input) {
 	r.actual, r.going = r.actual[:0], r.going[:0]
 	r.stops, r.starts, r.actions = r.stops[:0], r.starts[:0], r.actions[:0]
+	r.checks = r.checks[:0]
 	r.ready, r.again, r.yields, r.drainingChanged = r.ready[:0], r.again[:0], r.yields[:0], r.drainingChanged[:0]
 	r.homeless = r.homeless[:0]
 	r.startingCPU, r.startingMemory, r.startingCount = 0, 0, 0

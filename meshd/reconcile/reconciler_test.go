@@ -102,6 +102,7 @@ func instance(digest uint64, s State, ports ...uint16) Actual {
 
 func start(digest uint64) Action { return Action{Kind: Start, ID: InstanceID{10, 0, digest}} }
 func stop(digest uint64) Action  { return Action{Kind: Stop, ID: InstanceID{10, 0, digest}} }
+func check(digest uint64) Action { return Action{Kind: Check, ID: InstanceID{10, 0, digest}} }
 
 func TestF131_ActionsAreRepeatedUntilTheyShow(t *testing.T) {
 	b := newBench(t, self)
@@ -322,6 +323,8 @@ func TestF75_StartFirstAndStopFirst(t *testing.T) {
 		b = newBench(t, self)
 		b.spec(change)
 		b.actual = []Actual{instance(7, Ready)}
+		b.expect(check(1))
+		b.wait(AdmissionPatience)
 		b.expect(stop(7))
 		b.actual[0].State = Stopping
 		b.wait(RepeatInterval)

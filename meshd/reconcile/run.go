@@ -113,13 +113,17 @@ func (r *run) leave(w *placement.Workload, replicas []placement.Replica, instanc
 	if !r.Authoritative || r.HoldStarts {
 		return // the plan is not to be trusted yet, and the time until it is does not count
 	}
-	if instance.State == Denied || instance.State == Exited || w.Spec.Stateful {
+	if instance.State == Denied || instance.State == Exited {
 		r.stop(w, instance)
 		return
 	}
 	if len(replicas) == 0 && !(r.Plan.ShortOfRoom(w.KeyHash) && r.Plan.TakesNew(r.Self)) {
 		r.homeless = append(r.homeless, yield{w, instance})
 		return // nobody else may run it, and until this cell needs the room for others it serves on
+	}
+	if w.Spec.Stateful {
+		r.stop(w, instance)
+		return
 	}
 	if unplaced, _ := r.Plan.Unplaced(w.KeyHash); unplaced > 0 && r.Drained {
 		return // emptying a machine is no reason to have fewer copies
@@ -206,6 +210,9 @@ func (r *run) update(w *placement.Workload, replicas []placement.Replica, mine *
 	}
 	if startsFirst(w) && r.fits(w) {
 		r.start(w, mine.Slot)
+		return
+	}
+	if serves && !r.admitted(w, mine.Slot) {
 		return
 	}
 	for _, instance := range instances {
@@ -318,6 +325,9 @@ func (r *run) emit() {
 	for _, action := range r.again {
 		r.ask(action)
 	}
+	for _, action := range r.checks {
+		r.ask(action)
+	}
 }
 
 // portHeld reports whether an instance that leaves this cell has a host port of the workload. Reports
@@ -345,6 +355,9 @@ func (r *run) ask(action Action) {
 	}
 	m.since = r.now
 	r.asked[key] = m
+	if action.Kind == Check {
+		r.wake(r.now.Add(AdmissionPatience))
+	}
 	r.wake(r.now.Add(RepeatInterval))
 	r.actions = append(r.actions, action)
 }

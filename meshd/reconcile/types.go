@@ -77,6 +77,9 @@ type Kind uint8
 const (
 	Start Kind = 1
 	Stop  Kind = 2
+	// Check asks whether the policy of the host admits what a Start would start. Only a refusal is answered, by an
+	// instance that is Denied.
+	Check Kind = 3
 )
 
 // String returns the name used in logs.
@@ -86,6 +89,8 @@ func (k Kind) String() string {
 		return "start"
 	case Stop:
 		return "stop"
+	case Check:
+		return "check"
 	}
 	return "invalid"
 }
@@ -95,9 +100,9 @@ type Action struct {
 	Kind  Kind
 	ID    InstanceID
 	Key   string
-	Spec  []byte        // Start: the encoded specification
+	Spec  []byte        // Start and Check: the encoded specification
 	Grace time.Duration // Stop
-	// Environment is what a Start hands over besides the specification; nil = nothing. The reconciler leaves
+	// Environment is what a Start or Check hands over besides the specification; nil = nothing. The reconciler leaves
 	// it to its caller (F83).
 	Environment *workload.Environment
 }

@@ -109,9 +109,12 @@ func (h *host) Do(action reconcile.Action) bool {
 		if h.run != run || h.away {
 			return
 		}
-		if action.Kind == reconcile.Start {
+		switch action.Kind {
+		case reconcile.Start:
 			h.start(action)
-		} else {
+		case reconcile.Check:
+			h.check(action)
+		default:
 			h.stop(action)
 		}
 	})
@@ -132,11 +135,7 @@ func (h *host) start(action reconcile.Action) {
 	i := &instance{id: action.ID, key: action.Key, spec: action.Spec, runs: spec, state: reconcile.Starting,
 		pid: h.nextPID, started: h.node.world.now, handed: action.Environment != nil}
 	if reason := h.refusal(spec); reason != "" {
-		i.state = reconcile.Denied
-		actual := h.actual(i)
-		actual.Reason = reason
-		h.node.world.Tracef("n%d refuses %s: %s", h.node.Index, action.Key, reason)
-		h.node.input(func(now clock.Instant) { h.node.cell.HelperInstance(now, actual) })
+		h.deny(i, reason)
 		return
 	}
 	h.instances[action.ID] = i
@@ -144,6 +143,28 @@ func (h *host) start(action reconcile.Action) {
 	h.node.world.Tracef("n%d starts %s", h.node.Index, action.Key)
 	h.report(i)
 	h.attempt(i, time.Second)
+}
+
+// check refuses what the policy forbids, whatever room there is.
+func (h *host) check(action reconcile.Action) {
+	spec, err := workload.Decode(action.Spec)
+	if err != nil {
+		panic("sim: an invalid specification of " + action.Key + " is to be checked: " + err.Error())
+	}
+	if h.Deny == nil || h.instances[action.ID] != nil {
+		return
+	}
+	if reason := h.Deny(spec); reason != "" {
+		h.deny(&instance{id: action.ID, key: action.Key, spec: action.Spec, runs: spec}, reason)
+	}
+}
+
+func (h *host) deny(i *instance, reason string) {
+	i.state = reconcile.Denied
+	actual := h.actual(i)
+	actual.Reason = reason
+	h.node.world.Tracef("n%d refuses %s: %s", h.node.Index, i.key, reason)
+	h.node.input(func(now clock.Instant) { h.node.cell.HelperInstance(now, actual) })
 }
 
 func (h *host) stop(action reconcile.Action) {
