@@ -42,3 +42,7 @@ func TestF75_WhatDoesNotServeIsReplacedUnasked(t *testing.T) {
 	b.actual = []Actual{instance(7, Backoff)}
 	b.expect(stop(7))
 }
+
+func start(digest uint64) Action { return Action{Kind: Start, ID: InstanceID{10, 0, digest}} }
+func stop(digest uint64) Action  { return Action{Kind: Stop, ID: InstanceID{10, 0, digest}} }
+func check(digest uint64) Action { return Action{Kind: Check, ID: InstanceID{10, 0, digest}} }

@@ -100,10 +100,6 @@ func instance(digest uint64, s State, ports ...uint16) Actual {
 	return Actual{ID: InstanceID{10, 0, digest}, Key: "spread.web", State: s, Ports: ports}
 }
 
-func start(digest uint64) Action { return Action{Kind: Start, ID: InstanceID{10, 0, digest}} }
-func stop(digest uint64) Action  { return Action{Kind: Stop, ID: InstanceID{10, 0, digest}} }
-func check(digest uint64) Action { return Action{Kind: Check, ID: InstanceID{10, 0, digest}} }
-
 func TestF131_ActionsAreRepeatedUntilTheyShow(t *testing.T) {
 	b := newBench(t, self)
 	b.expect(start(1))
