@@ -48,7 +48,7 @@ type Reconciler struct {
 	starts []startRequest
 	ready  []startRequest // starts for which there is room
 	checks []Action
-	again  []Action       // starts of instances that exist and lack their environment
+	again  []Action // starts of instances that exist and lack their environment
 	yields []yield
 	// Instances that nobody else may run: they stay until their room is needed.
 	homeless []yield
