@@ -417,15 +417,18 @@ func (x *NoBlob) GetAlone() bool {
 
 // Start asks for an instance to run until a Stop. Repeating it is harmless.
 type Start struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`         // "spread.web"
-	Spec          []byte                 `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`       // workload.Encode; the helper decodes and checks it itself (F132)
-	Address       []byte                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes: where the cell's instances answer
-	CellId        uint64                 `protobuf:"fixed64,5,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Environment   []string               `protobuf:"bytes,6,rep,name=environment,proto3" json:"environment,omitempty"`                 // NAME=value, from env.<workload>, opened (F83)
-	Files         []*File                `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`                             // likewise
-	CheckOnly     bool                   `protobuf:"varint,170,opt,name=check_only,json=checkOnly,proto3" json:"check_only,omitempty"` // start nothing: say only, by an Instance that is DENIED, if the policy forbids it
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Key         string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`         // "spread.web"
+	Spec        []byte                 `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`       // workload.Encode; the helper decodes and checks it itself (F132)
+	Address     []byte                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes: where the cell's instances answer
+	CellId      uint64                 `protobuf:"fixed64,5,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	Environment []string               `protobuf:"bytes,6,rep,name=environment,proto3" json:"environment,omitempty"`                 // NAME=value, from env.<workload>, opened (F83)
+	Files       []*File                `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`                             // likewise
+	CheckOnly   bool                   `protobuf:"varint,170,opt,name=check_only,json=checkOnly,proto3" json:"check_only,omitempty"` // start nothing: say only, by an Instance that is DENIED, if the policy forbids it
+	// Start nothing: fetch and compile what a start here would have to fetch and compile first, as long as nothing else needs
+	// the machine, and answer with a Prepared. What the policy forbids is answered as with check_only, and no more.
+	PrepareOnly   bool `protobuf:"varint,180,opt,name=prepare_only,json=prepareOnly,proto3" json:"prepare_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -512,6 +515,13 @@ func (x *Start) GetFiles() []*File {
 func (x *Start) GetCheckOnly() bool {
 	if x != nil {
 		return x.CheckOnly
+	}
+	return false
+}
+
+func (x *Start) GetPrepareOnly() bool {
+	if x != nil {
+		return x.PrepareOnly
 	}
 	return false
 }
@@ -1325,6 +1335,7 @@ type Event struct {
 	//	*Event_Attached
 	//	*Event_Network
 	//	*Event_Wanted
+	//	*Event_Prepared
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1428,6 +1439,15 @@ func (x *Event) GetWanted() *Wanted {
 	return nil
 }
 
+func (x *Event) GetPrepared() *Prepared {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Prepared); ok {
+			return x.Prepared
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -1456,6 +1476,10 @@ type Event_Wanted struct {
 	Wanted *Wanted `protobuf:"bytes,80,opt,name=wanted,proto3,oneof"`
 }
 
+type Event_Prepared struct {
+	Prepared *Prepared `protobuf:"bytes,180,opt,name=prepared,proto3,oneof"`
+}
+
 func (*Event_Hello) isEvent_Body() {}
 
 func (*Event_Instance) isEvent_Body() {}
@@ -1467,6 +1491,61 @@ func (*Event_Attached) isEvent_Body() {}
 func (*Event_Network) isEvent_Body() {}
 
 func (*Event_Wanted) isEvent_Body() {}
+
+func (*Event_Prepared) isEvent_Body() {}
+
+// Prepared answers a Start with prepare_only, when it is done or cannot be.
+type Prepared struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"` // one sentence; empty: all that a start needs is here
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prepared) Reset() {
+	*x = Prepared{}
+	mi := &file_message_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prepared) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prepared) ProtoMessage() {}
+
+func (x *Prepared) ProtoReflect() protoreflect.Message {
+	mi := &file_message_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prepared.ProtoReflect.Descriptor instead.
+func (*Prepared) Descriptor() ([]byte, []int) {
+	return file_message_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Prepared) GetId() *InstanceID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Prepared) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
 
 // Wanted asks meshd for a blob that other cells may have. The answer is an Attach with BlobSink, or NoBlob.
 type Wanted struct {
@@ -1482,7 +1561,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1573,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[18]
+	mi := &file_message_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1586,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{18}
+	return file_message_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Wanted) GetNumber() uint64 {
@@ -1556,7 +1635,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_message_proto_msgTypes[19]
+	mi := &file_message_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1647,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[19]
+	mi := &file_message_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1660,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{19}
+	return file_message_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Attached) GetChannel() uint64 {
@@ -1615,15 +1694,16 @@ type Hello struct {
 	Degradations   []string               `protobuf:"bytes,12,rep,name=degradations,proto3" json:"degradations,omitempty"` // one sentence each, for status
 	// The runtime classes that this host's policy forbids, one bit each: 1 OCI, 2 Wasm, 4 process.
 	Forbids       uint32 `protobuf:"varint,150,opt,name=forbids,proto3" json:"forbids,omitempty"`
-	TakesHost     bool   `protobuf:"varint,160,opt,name=takes_host,json=takesHost,proto3" json:"takes_host,omitempty"`    // Host is understood and acknowledged
-	TakesCheck    bool   `protobuf:"varint,170,opt,name=takes_check,json=takesCheck,proto3" json:"takes_check,omitempty"` // Start.check_only is understood
+	TakesHost     bool   `protobuf:"varint,160,opt,name=takes_host,json=takesHost,proto3" json:"takes_host,omitempty"`          // Host is understood and acknowledged
+	TakesCheck    bool   `protobuf:"varint,170,opt,name=takes_check,json=takesCheck,proto3" json:"takes_check,omitempty"`       // Start.check_only is understood
+	TakesPrepare  bool   `protobuf:"varint,180,opt,name=takes_prepare,json=takesPrepare,proto3" json:"takes_prepare,omitempty"` // Start.prepare_only is understood
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_message_proto_msgTypes[20]
+	mi := &file_message_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1715,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[20]
+	mi := &file_message_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1728,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{20}
+	return file_message_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1756,6 +1836,13 @@ func (x *Hello) GetTakesCheck() bool {
 	return false
 }
 
+func (x *Hello) GetTakesPrepare() bool {
+	if x != nil {
+		return x.TakesPrepare
+	}
+	return false
+}
+
 // Network is sent after Hello, and when it changes: the ranges of addresses that this host's containers
 // have, and a number that changes with the sockets for Resolver. Without ranges there are no sockets.
 type Network struct {
@@ -1768,7 +1855,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_message_proto_msgTypes[21]
+	mi := &file_message_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1867,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[21]
+	mi := &file_message_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1880,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{21}
+	return file_message_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Network) GetRanges() []*Range {
@@ -1821,7 +1908,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_message_proto_msgTypes[22]
+	mi := &file_message_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1920,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[22]
+	mi := &file_message_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +1933,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{22}
+	return file_message_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Range) GetAddress() []byte {
@@ -1885,7 +1972,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_message_proto_msgTypes[23]
+	mi := &file_message_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +1984,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[23]
+	mi := &file_message_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +1997,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{23}
+	return file_message_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Instance) GetId() *InstanceID {
@@ -2021,7 +2108,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_message_proto_msgTypes[24]
+	mi := &file_message_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2120,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_message_proto_msgTypes[24]
+	mi := &file_message_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2133,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_message_proto_rawDescGZIP(), []int{24}
+	return file_message_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Listing) GetCount() uint32 {
@@ -2080,7 +2167,7 @@ const file_message_proto_rawDesc = "" +
 	"\x06NoBlob\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\x04R\x06wanted\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05alone\x18\x03 \x01(\bR\x05alone\"\xf4\x01\n" +
+	"\x05alone\x18\x03 \x01(\bR\x05alone\"\x98\x02\n" +
 	"\x05Start\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -2090,7 +2177,8 @@ const file_message_proto_rawDesc = "" +
 	"\venvironment\x18\x06 \x03(\tR\venvironment\x12'\n" +
 	"\x05files\x18\a \x03(\v2\x11.colloid.ipc.FileR\x05files\x12\x1e\n" +
 	"\n" +
-	"check_only\x18\xaa\x01 \x01(\bR\tcheckOnly\"H\n" +
+	"check_only\x18\xaa\x01 \x01(\bR\tcheckOnly\x12\"\n" +
+	"\fprepare_only\x18\xb4\x01 \x01(\bR\vprepareOnly\"H\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
@@ -2138,7 +2226,7 @@ const file_message_proto_rawDesc = "" +
 	"\x04Stop\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12-\n" +
 	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\"\x06\n" +
-	"\x04List\"\xdc\x02\n" +
+	"\x04List\"\x92\x03\n" +
 	"\x05Event\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12*\n" +
 	"\x05hello\x18\x02 \x01(\v2\x12.colloid.ipc.HelloH\x00R\x05hello\x123\n" +
@@ -2146,8 +2234,12 @@ const file_message_proto_rawDesc = "" +
 	"\alisting\x18\x04 \x01(\v2\x14.colloid.ipc.ListingH\x00R\alisting\x123\n" +
 	"\battached\x18\x05 \x01(\v2\x15.colloid.ipc.AttachedH\x00R\battached\x120\n" +
 	"\anetwork\x18F \x01(\v2\x14.colloid.ipc.NetworkH\x00R\anetwork\x12-\n" +
-	"\x06wanted\x18P \x01(\v2\x13.colloid.ipc.WantedH\x00R\x06wantedB\x06\n" +
-	"\x04body\"|\n" +
+	"\x06wanted\x18P \x01(\v2\x13.colloid.ipc.WantedH\x00R\x06wanted\x124\n" +
+	"\bprepared\x18\xb4\x01 \x01(\v2\x15.colloid.ipc.PreparedH\x00R\bpreparedB\x06\n" +
+	"\x04body\"I\n" +
+	"\bPrepared\x12'\n" +
+	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"|\n" +
 	"\x06Wanted\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\fR\x05image\x12\x16\n" +
@@ -2156,7 +2248,7 @@ const file_message_proto_rawDesc = "" +
 	"\x05avoid\x18\x05 \x03(\x06R\x05avoid\":\n" +
 	"\bAttached\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\x04R\achannel\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\xe2\x03\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x88\x04\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
 	"\x06helper\x18\x02 \x01(\tR\x06helper\x12\x1a\n" +
@@ -2176,7 +2268,8 @@ const file_message_proto_rawDesc = "" +
 	"\n" +
 	"takes_host\x18\xa0\x01 \x01(\bR\ttakesHost\x12 \n" +
 	"\vtakes_check\x18\xaa\x01 \x01(\bR\n" +
-	"takesCheck\"U\n" +
+	"takesCheck\x12$\n" +
+	"\rtakes_prepare\x18\xb4\x01 \x01(\bR\ftakesPrepare\"U\n" +
 	"\aNetwork\x12*\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x12.colloid.ipc.RangeR\x06ranges\x12\x1e\n" +
 	"\n" +
@@ -2228,7 +2321,7 @@ func file_message_proto_rawDescGZIP() []byte {
 }
 
 var file_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_message_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_message_proto_goTypes = []any{
 	(InstanceState)(0), // 0: colloid.ipc.InstanceState
 	(*InstanceID)(nil), // 1: colloid.ipc.InstanceID
@@ -2249,13 +2342,14 @@ var file_message_proto_goTypes = []any{
 	(*Stop)(nil),       // 16: colloid.ipc.Stop
 	(*List)(nil),       // 17: colloid.ipc.List
 	(*Event)(nil),      // 18: colloid.ipc.Event
-	(*Wanted)(nil),     // 19: colloid.ipc.Wanted
-	(*Attached)(nil),   // 20: colloid.ipc.Attached
-	(*Hello)(nil),      // 21: colloid.ipc.Hello
-	(*Network)(nil),    // 22: colloid.ipc.Network
-	(*Range)(nil),      // 23: colloid.ipc.Range
-	(*Instance)(nil),   // 24: colloid.ipc.Instance
-	(*Listing)(nil),    // 25: colloid.ipc.Listing
+	(*Prepared)(nil),   // 19: colloid.ipc.Prepared
+	(*Wanted)(nil),     // 20: colloid.ipc.Wanted
+	(*Attached)(nil),   // 21: colloid.ipc.Attached
+	(*Hello)(nil),      // 22: colloid.ipc.Hello
+	(*Network)(nil),    // 23: colloid.ipc.Network
+	(*Range)(nil),      // 24: colloid.ipc.Range
+	(*Instance)(nil),   // 25: colloid.ipc.Instance
+	(*Listing)(nil),    // 26: colloid.ipc.Listing
 }
 var file_message_proto_depIdxs = []int32{
 	5,  // 0: colloid.ipc.Command.start:type_name -> colloid.ipc.Start
@@ -2276,20 +2370,22 @@ var file_message_proto_depIdxs = []int32{
 	8,  // 15: colloid.ipc.Attach.blob:type_name -> colloid.ipc.Blob
 	9,  // 16: colloid.ipc.Attach.blob_sink:type_name -> colloid.ipc.BlobSink
 	1,  // 17: colloid.ipc.Stop.id:type_name -> colloid.ipc.InstanceID
-	21, // 18: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
-	24, // 19: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
-	25, // 20: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
-	20, // 21: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
-	22, // 22: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
-	19, // 23: colloid.ipc.Event.wanted:type_name -> colloid.ipc.Wanted
-	23, // 24: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
-	1,  // 25: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
-	0,  // 26: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	22, // 18: colloid.ipc.Event.hello:type_name -> colloid.ipc.Hello
+	25, // 19: colloid.ipc.Event.instance:type_name -> colloid.ipc.Instance
+	26, // 20: colloid.ipc.Event.listing:type_name -> colloid.ipc.Listing
+	21, // 21: colloid.ipc.Event.attached:type_name -> colloid.ipc.Attached
+	23, // 22: colloid.ipc.Event.network:type_name -> colloid.ipc.Network
+	20, // 23: colloid.ipc.Event.wanted:type_name -> colloid.ipc.Wanted
+	19, // 24: colloid.ipc.Event.prepared:type_name -> colloid.ipc.Prepared
+	1,  // 25: colloid.ipc.Prepared.id:type_name -> colloid.ipc.InstanceID
+	24, // 26: colloid.ipc.Network.ranges:type_name -> colloid.ipc.Range
+	1,  // 27: colloid.ipc.Instance.id:type_name -> colloid.ipc.InstanceID
+	0,  // 28: colloid.ipc.Instance.state:type_name -> colloid.ipc.InstanceState
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_message_proto_init() }
@@ -2322,6 +2418,7 @@ func file_message_proto_init() {
 		(*Event_Attached)(nil),
 		(*Event_Network)(nil),
 		(*Event_Wanted)(nil),
+		(*Event_Prepared)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2329,7 +2426,7 @@ func file_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_message_proto_rawDesc), len(file_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
