@@ -12,13 +12,17 @@ import (
 // Plan is the result of one Compute. It is immutable.
 type Plan struct {
 	keys       []uint64 // sorted
-	spans      []span   // of keys[i] in replicas
+	spans      []span   // of keys[i] in replicas and standbys
 	replicas   []Replica
 	shortfalls []shortfall   // sorted by index
 	takers     []wire.CellID // cells that receive new replicas, sorted
+	standbys   []standby     // see StandsBy
 }
 
-type span struct{ start, end int32 }
+type span struct {
+	start, end               int32
+	standbyStart, standbyEnd int32 // in standbys
+}
 
 // shortfall says that replicas of a workload found no cell.
 type shortfall struct {
@@ -37,11 +41,15 @@ type tally [blockerCount]int32
 
 func (p *Planner) newPlan() *Plan {
 	plan := &Plan{keys: make([]uint64, len(p.demands)), spans: make([]span, len(p.demands))}
-	replicas := 0
+	replicas, standbys := 0, 0
 	for i, d := range p.demands {
 		plan.keys[i] = d.w.KeyHash
 		replicas += min(d.replicas, len(p.ids))
+		if d.replicas > 0 && Fetches(d.spec) {
+			standbys++
+		}
 	}
+	plan.standbys = make([]standby, 0, standbys)
 	plan.replicas = make([]Replica, 0, min(replicas, ReplicasMax))
 	for i, id := range p.ids {
 		if cell := &p.nodes[p.order[i]].cell; cellTakesNew(cell) {

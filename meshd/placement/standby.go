@@ -1,0 +1,101 @@
+package placement
+
+import (
+	"slices"
+
+	"colloid.net/meshd/wire"
+	"colloid.net/workload"
+)
+
+// A cell stands by for a workload when a replica would come to it if one cell that has one died. Whoever stands by
+// fetches ahead what the replica needs, so that a death costs no pull. Like the plan it follows from what Compute is given,
+// so all cells know who does. A cell that has a replica stands by for none: what it needs is there already.
+
+// standbyDenialsMax bounds how far down a ranking those who stand by are looked for. Each host that refuses to prepare a
+// workload writes its refusal down for all, and a workload that one host of a thousand admits would cost a thousand of them.
+const standbyDenialsMax = 8
+
+// standby is a cell and the slot that its replica would have.
+type standby struct {
+	cell wire.CellID
+	slot uint16
+}
+
+// Fetches reports whether an instance needs anything that must be fetched or compiled before its first start on a host.
+// The file of a process is there or is not.
+func Fetches(spec *workload.Spec) bool {
+	return spec != nil && (spec.Runtime == workload.RuntimeOCI || spec.Runtime == workload.RuntimeWasm)
+}
+
+// StandsBy reports whether a cell is where a replica of the workload would go if one cell that has one died, and the slot
+// that it would have there. Of a stateful workload several cells may stand by, each for another index; one that does so
+// for several is told the first. Nobody does while a replica is unplaced, or for a process (see Fetches).
+func (plan *Plan) StandsBy(keyHash uint64, cell wire.CellID) (slot uint16, ok bool) {
+	i, found := slices.BinarySearch(plan.keys, keyHash)
+	if !found {
+		return 0, false
+	}
+	s := &plan.spans[i]
+	for _, b := range plan.standbys[s.standbyStart:s.standbyEnd] {
+		if b.cell == cell {
+			return b.slot, true
+		}
+	}
+	return 0, false
+}
+
+// findStandbys notes who stands by for a workload that was placed a moment ago: room is what those served before it left,
+// as it will be when its turn comes in the next plan.
+func (p *Planner) findStandbys(plan *Plan, d *demand, placed int) {
+	if placed == 0 || placed < d.replicas || !Fetches(d.spec) || len(d.w.Denied) >= standbyDenialsMax {
+		return
+	}
+	if !d.stateful {
+		if n, ok := p.nextFree(d, &d.first, 0); ok {
+			plan.standbys = append(plan.standbys, standby{p.nodes[n].cell.ID, 0})
+		}
+		return
+	}
+	first := len(plan.standbys)
+	for len(d.indexed) < d.replicas {
+		d.indexed = append(d.indexed, ranking{})
+	}
+	for i := range d.replicas {
+		n, ok := p.nextFree(d, &d.indexed[i], uint16(i))
+		if !ok {
+			return // nobody is free, whatever the order
+		}
+		id := p.nodes[n].cell.ID
+		if !slices.ContainsFunc(plan.standbys[first:], func(b standby) bool { return b.cell == id }) {
+			plan.standbys = append(plan.standbys, standby{id, uint16(i)})
+		}
+	}
+}
+
+// nextFree finds the best cell of a ranking that has no replica of the workload and could take one.
+func (p *Planner) nextFree(d *demand, r *ranking, index uint16) (int32, bool) {
+	if p.hopeless(d) {
+		return 0, false
+	}
+	if !r.complete && len(r.list) <= d.need() {
+		r.valid = false // it has become as short as the replicas: made anew it has some to spare
+	}
+	p.rank(d, r, index)
+	for _, entry := range r.list {
+		if p.counts[entry.node] == 0 && p.rooms[entry.node].lacks(&d.ask) == blockNothing &&
+			(len(d.w.Denied) == 0 || !d.denied(p.nodes[entry.node].cell.ID)) {
+			return entry.node, true
+		}
+	}
+	if r.complete {
+		return 0, false
+	}
+	// How much of a ranking is kept depends on its history, and the answer must not.
+	best, found := ranked{}, false
+	for _, entry := range p.candidates(d, index) {
+		if p.counts[entry.node] == 0 && d.class.has(entry.node) && (!found || p.precedes(entry, best)) {
+			best, found = entry, true
+		}
+	}
+	return best.node, found
+}
