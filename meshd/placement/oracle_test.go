@@ -107,29 +107,33 @@ func askOracle(cells []Cell, workloads []Workload) *oracle {
 func (o *oracle) standBy(w *Workload) {
 	found := map[wire.CellID]uint16{}
 	o.standbys[w.KeyHash] = found
-	if len(o.plan[w.KeyHash]) < int(w.Spec.Replicas) || w.Spec.Runtime == workload.RuntimeProcess ||
-		len(w.Denied) >= standbyDenialsMax {
+	if len(o.plan[w.KeyHash]) < int(w.Spec.Replicas) || w.Spec.Runtime == workload.RuntimeProcess {
 		return
 	}
 	for index := range w.Spec.Replicas {
 		if index > 0 && !w.Spec.Stateful {
 			break
 		}
-		var best *Cell
+		var order []*Cell
 		for c := range o.cells {
-			cell := &o.cells[c]
-			if cell.NoNew || !o.canRun(w, cell) || !o.fits(w.Spec, cell) || o.holds(w, cell.ID) > 0 {
-				continue
-			}
-			if best == nil || oracleScore(w.KeyHash, cell.ID, int(index)) > oracleScore(w.KeyHash, best.ID, int(index)) {
-				best = cell
+			willing := Workload{Spec: w.Spec} // who refuses has a rank, too
+			if cell := &o.cells[c]; !cell.NoNew && o.canRun(&willing, cell) {
+				order = append(order, cell)
 			}
 		}
-		if best == nil {
-			continue
+		score := func(c *Cell) uint64 { return oracleScore(w.KeyHash, c.ID, int(index)) }
+		sort.Slice(order, func(i, j int) bool { return score(order[i]) > score(order[j]) })
+		reach := int(w.Spec.Replicas)
+		if w.Spec.Stateful {
+			reach = min(reach, indexedMax)
 		}
-		if _, known := found[best.ID]; !known {
-			found[best.ID] = index
+		for _, cell := range order[:min(len(order), reach+standbyReach)] {
+			if o.canRun(w, cell) && o.fits(w.Spec, cell) && o.holds(w, cell.ID) == 0 {
+				if _, known := found[cell.ID]; !known {
+					found[cell.ID] = index
+				}
+				break
+			}
 		}
 	}
 }

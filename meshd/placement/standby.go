@@ -11,9 +11,10 @@ import (
 // fetches ahead what the replica needs, so that a death costs no pull. Like the plan it follows from what Compute is given,
 // so all cells know who does. A cell that has a replica stands by for none: what it needs is there already.
 
-// standbyDenialsMax bounds how far down a ranking those who stand by are looked for. Each host that refuses to prepare a
-// workload writes its refusal down for all, and a workload that one host of a thousand admits would cost a thousand of them.
-const standbyDenialsMax = 8
+// standbyReach is how many cells of a ranking, behind as many as there are replicas, may stand by. It bounds the work of a
+// plan in a cluster that is nearly full, and the refusals in one where few hosts admit a workload: each that is asked to
+// prepare it and refuses writes that down for all. Behind them nobody stands by.
+const standbyReach = 4
 
 // standby is a cell and the slot that its replica would have.
 type standby struct {
@@ -47,7 +48,7 @@ func (plan *Plan) StandsBy(keyHash uint64, cell wire.CellID) (slot uint16, ok bo
 // findStandbys notes who stands by for a workload that was placed a moment ago: room is what those served before it left,
 // as it will be when its turn comes in the next plan.
 func (p *Planner) findStandbys(plan *Plan, d *demand, placed int) {
-	if placed == 0 || placed < d.replicas || !Fetches(d.spec) || len(d.w.Denied) >= standbyDenialsMax {
+	if placed == 0 || placed < d.replicas || !Fetches(d.spec) {
 		return
 	}
 	if !d.stateful {
@@ -63,7 +64,7 @@ func (p *Planner) findStandbys(plan *Plan, d *demand, placed int) {
 	for i := range d.replicas {
 		n, ok := p.nextFree(d, &d.indexed[i], uint16(i))
 		if !ok {
-			return // nobody is free, whatever the order
+			continue
 		}
 		id := p.nodes[n].cell.ID
 		if !slices.ContainsFunc(plan.standbys[first:], func(b standby) bool { return b.cell == id }) {
@@ -72,30 +73,17 @@ func (p *Planner) findStandbys(plan *Plan, d *demand, placed int) {
 	}
 }
 
-// nextFree finds the best cell of a ranking that has no replica of the workload and could take one.
+// nextFree finds the best cell in reach that has no replica of the workload and could take one.
 func (p *Planner) nextFree(d *demand, r *ranking, index uint16) (int32, bool) {
 	if p.hopeless(d) {
 		return 0, false
 	}
-	if !r.complete && len(r.list) <= d.need() {
-		r.valid = false // it has become as short as the replicas: made anew it has some to spare
-	}
 	p.rank(d, r, index)
-	for _, entry := range r.list {
+	for _, entry := range r.list[:min(len(r.list), d.need())] { // no more, for what is kept depends on the past
 		if p.counts[entry.node] == 0 && p.rooms[entry.node].lacks(&d.ask) == blockNothing &&
 			(len(d.w.Denied) == 0 || !d.denied(p.nodes[entry.node].cell.ID)) {
 			return entry.node, true
 		}
 	}
-	if r.complete {
-		return 0, false
-	}
-	// How much of a ranking is kept depends on its history, and the answer must not.
-	best, found := ranked{}, false
-	for _, entry := range p.candidates(d, index) {
-		if p.counts[entry.node] == 0 && d.class.has(entry.node) && (!found || p.precedes(entry, best)) {
-			best, found = entry, true
-		}
-	}
-	return best.node, found
+	return 0, false
 }

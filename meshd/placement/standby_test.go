@@ -89,7 +89,7 @@ func TestStandsBy_MovesOnAndEnds(t *testing.T) {
 	key := list[0].KeyHash
 	p := NewPlanner(testKey0, testKey1)
 	seen := map[wire.CellID]bool{}
-	for range standbyDenialsMax {
+	for range standbyReach {
 		plan := p.Compute(cells, list)
 		next := standbysOf(plan, cells, key)
 		if len(next) != 1 || seen[next[0]] {
@@ -103,7 +103,7 @@ func TestStandsBy_MovesOnAndEnds(t *testing.T) {
 		slices.Sort(list[0].Denied)
 	}
 	if next := standbysOf(p.Compute(cells, list), cells, key); len(next) != 0 {
-		t.Errorf("%v stand by after %d refusals", next, standbyDenialsMax)
+		t.Errorf("%v stand by after %d refusals", next, standbyReach)
 	}
 	list[0].Denied = nil
 	for name, change := range map[string]func(*workload.Spec){
