@@ -67,9 +67,10 @@ func (p *Planner) placeDemand(plan *Plan, i int32) {
 		p.placeSpread(plan, d, wanted)
 	}
 	p.placeLastResort(plan, d, start, wanted)
-	standbyStart := len(plan.standbys)
-	p.findStandbys(plan, d, len(plan.replicas)-start)
-	plan.spans[i] = span{int32(start), int32(len(plan.replicas)), int32(standbyStart), int32(len(plan.standbys))}
+	plan.spans[i] = span{int32(start), int32(len(plan.replicas))}
+	if d.fetches && len(plan.replicas)-start == d.replicas {
+		p.findStandbys(plan, d, i)
+	}
 	if missing := d.replicas - (len(plan.replicas) - start); missing > 0 {
 		plan.shortfalls = append(plan.shortfalls, p.shortfallOf(d, i, missing))
 	}

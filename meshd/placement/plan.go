@@ -12,17 +12,15 @@ import (
 // Plan is the result of one Compute. It is immutable.
 type Plan struct {
 	keys       []uint64 // sorted
-	spans      []span   // of keys[i] in replicas and standbys
+	spans      []span   // of keys[i] in replicas
 	replicas   []Replica
 	shortfalls []shortfall   // sorted by index
 	takers     []wire.CellID // cells that receive new replicas, sorted
-	standbys   []standby     // see StandsBy
+	standby    []wire.CellID // of keys[i] unless stateful, 0 = nobody; see StandsBy
+	standbys   []standby     // of stateful workloads, sorted by index
 }
 
-type span struct {
-	start, end               int32
-	standbyStart, standbyEnd int32 // in standbys
-}
+type span struct{ start, end int32 }
 
 // shortfall says that replicas of a workload found no cell.
 type shortfall struct {
@@ -41,15 +39,15 @@ type tally [blockerCount]int32
 
 func (p *Planner) newPlan() *Plan {
 	plan := &Plan{keys: make([]uint64, len(p.demands)), spans: make([]span, len(p.demands))}
-	replicas, standbys := 0, 0
+	replicas, anyFetches := 0, false
 	for i, d := range p.demands {
 		plan.keys[i] = d.w.KeyHash
 		replicas += min(d.replicas, len(p.ids))
-		if d.replicas > 0 && Fetches(d.spec) {
-			standbys++
-		}
+		anyFetches = anyFetches || d.fetches
 	}
-	plan.standbys = make([]standby, 0, standbys)
+	if anyFetches {
+		plan.standby = make([]wire.CellID, len(p.demands))
+	}
 	plan.replicas = make([]Replica, 0, min(replicas, ReplicasMax))
 	for i, id := range p.ids {
 		if cell := &p.nodes[p.order[i]].cell; cellTakesNew(cell) {
@@ -61,6 +59,7 @@ func (p *Planner) newPlan() *Plan {
 
 func (plan *Plan) finish() {
 	slices.SortFunc(plan.shortfalls, func(a, b shortfall) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(plan.standbys, func(a, b standby) int { return cmp.Compare(a.index, b.index) })
 }
 
 // Of returns the replicas of a workload in the order of their ranks; it must not be modified.

@@ -87,7 +87,7 @@ func (p *Planner) keep(d *demand) int { return max(d.usual()+p.spare, d.need()+1
 
 // need is the length below which a ranking is computed anew: the cells of the replicas and those that may stand by.
 func (d *demand) need() int {
-	if Fetches(d.spec) {
+	if d.fetches {
 		return d.usual() + standbyReach
 	}
 	return d.usual()

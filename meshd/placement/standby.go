@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"cmp"
+	"math/bits"
 	"slices"
 
 	"colloid.net/meshd/wire"
@@ -16,10 +18,11 @@ import (
 // prepare it and refuses writes that down for all. Behind them nobody stands by.
 const standbyReach = 4
 
-// standby is a cell and the slot that its replica would have.
+// standby is a cell that stands by for a stateful workload, and the slot that its replica would have.
 type standby struct {
-	cell wire.CellID
-	slot uint16
+	cell  wire.CellID
+	index int32 // of the workload, in keys
+	slot  uint16
 }
 
 // Fetches reports whether an instance needs anything that must be fetched or compiled before its first start on a host.
@@ -33,11 +36,17 @@ func Fetches(spec *workload.Spec) bool {
 // for several is told the first. Nobody does while a replica is unplaced, or for a process (see Fetches).
 func (plan *Plan) StandsBy(keyHash uint64, cell wire.CellID) (slot uint16, ok bool) {
 	i, found := slices.BinarySearch(plan.keys, keyHash)
-	if !found {
+	if !found || plan.standby == nil {
 		return 0, false
 	}
-	s := &plan.spans[i]
-	for _, b := range plan.standbys[s.standbyStart:s.standbyEnd] {
+	if plan.standby[i] == cell {
+		return 0, true
+	}
+	at, _ := slices.BinarySearchFunc(plan.standbys, int32(i), func(b standby, index int32) int { return cmp.Compare(b.index, index) })
+	for _, b := range plan.standbys[at:] {
+		if b.index != int32(i) {
+			break
+		}
 		if b.cell == cell {
 			return b.slot, true
 		}
@@ -45,15 +54,12 @@ func (plan *Plan) StandsBy(keyHash uint64, cell wire.CellID) (slot uint16, ok bo
 	return 0, false
 }
 
-// findStandbys notes who stands by for a workload that was placed a moment ago: room is what those served before it left,
-// as it will be when its turn comes in the next plan.
-func (p *Planner) findStandbys(plan *Plan, d *demand, placed int) {
-	if placed == 0 || placed < d.replicas || !Fetches(d.spec) {
-		return
-	}
+// findStandbys notes who stands by for a workload all of whose replicas were placed a moment ago: room is what those
+// served before it left, as it will be when its turn comes in the next plan.
+func (p *Planner) findStandbys(plan *Plan, d *demand, index int32) {
 	if !d.stateful {
 		if n, ok := p.nextFree(d, &d.first, 0); ok {
-			plan.standbys = append(plan.standbys, standby{p.nodes[n].cell.ID, 0})
+			plan.standby[index] = p.cellOf(n)
 		}
 		return
 	}
@@ -66,12 +72,15 @@ func (p *Planner) findStandbys(plan *Plan, d *demand, placed int) {
 		if !ok {
 			continue
 		}
-		id := p.nodes[n].cell.ID
+		id := p.cellOf(n)
 		if !slices.ContainsFunc(plan.standbys[first:], func(b standby) bool { return b.cell == id }) {
-			plan.standbys = append(plan.standbys, standby{id, uint16(i)})
+			plan.standbys = append(plan.standbys, standby{id, index, uint16(i)})
 		}
 	}
 }
+
+// cellOf is the id of a node, from a table that is a tenth of all that is known of the nodes.
+func (p *Planner) cellOf(n int32) wire.CellID { return wire.CellID(bits.ReverseBytes64(p.blocks[n])) }
 
 // nextFree finds the best cell in reach that has no replica of the workload and could take one.
 func (p *Planner) nextFree(d *demand, r *ranking, index uint16) (int32, bool) {

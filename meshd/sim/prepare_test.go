@@ -157,7 +157,7 @@ func TestStandBy_AnOlderRunnerdIsAskedNothing(t *testing.T) {
 		t.Errorf("%v with a pull of 40 s", took)
 	}
 	next := container("b", func(s *workload.Spec) { s.Replicas = 2 })
-	w.Node(0).Set("spread.web", encoded(t, next), uds.ExpectAny, nil)
+	w.runner(t, "spread.web").Set("spread.web", encoded(t, next), uds.ExpectAny, nil)
 	until(t, w, 5*time.Minute, "the update", func() bool { return serves(w, next.Image) == 2 })
 	for _, n := range w.nodes {
 		if n.host.Prepared != 0 {
@@ -229,10 +229,8 @@ func TestD2_ARefusalMovesTheStandbyOnAndNothingElse(t *testing.T) {
 	w.Node(0).Set("spread.web", encoded(t, s), uds.ExpectAny, nil)
 	until(t, w, time.Minute, "2 replicas", func() bool { return serves(w, s.Image) == 2 })
 	for _, n := range w.nodes { // before it is asked
-		if n.host.instances == nil || len(n.host.instances) == 0 {
-			if n == w.standbyOf("spread.web") {
-				refuse(n)
-			}
+		if n == w.standbyOf("spread.web") {
+			refuse(n)
 		}
 	}
 	first := w.standbyOf("spread.web")
