@@ -25,6 +25,9 @@ type bench struct {
 	frozenKey  uint64 // this one, too
 	hold       bool
 	unsure     bool
+	prepares   bool // the helper takes a Prepare
+	halted     bool
+	unready    bool // what an instance needs besides its specification is not here
 	actual     []Actual
 	lastAction []Action
 }
@@ -79,7 +82,9 @@ func (b *bench) input() *Input {
 			return b.ready[cell] == digest
 		},
 		ReadyOld: func(_ uint64, cell wire.CellID, _ uint16) bool { return b.ready[cell] != 0 },
-		Actual:   b.actual,
+		Actual:   b.actual, Prepares: b.prepares,
+		Halted:    func(uint64) bool { return b.halted },
+		Startable: func(*placement.Workload) bool { return !b.unready },
 	}
 }
 

@@ -28,7 +28,11 @@ type preparing struct {
 	here     map[string]bool // images and modules on the disk
 	line     []reconcile.Action
 	busy     bool
+	fetched  int // how often it has tried
 }
+
+// fetchFailsOneIn is how often fetching ahead fails in random runs: until it is tried again.
+const fetchFailsOneIn = 5
 
 // prepareTime is what random runs have; long enough that much happens meanwhile.
 const prepareTime = 700 * time.Millisecond
@@ -77,7 +81,9 @@ func (h *host) work() {
 		}
 		h.busy = false
 		failure := ""
-		if h.Missing != nil {
+		if h.fetched++; h.node.world.flaky && h.fetched%fetchFailsOneIn == 0 && !h.here[spec.Image] {
+			failure = "the registry does not answer"
+		} else if h.Missing != nil {
 			failure = h.Missing(spec)
 		}
 		if failure == "" {
