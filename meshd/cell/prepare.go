@@ -32,6 +32,11 @@ func (c *Cell) HelperPrepared(now clock.Instant, id reconcile.InstanceID, failur
 	c.drain()
 }
 
+// Preparation returns what this cell knows of an instance that it prepares, for tests.
+func (c *Cell) Preparation(id reconcile.InstanceID) (reconcile.Preparation, bool) {
+	return c.reconciler.Preparation(id)
+}
+
 // preparing returns what this cell prepares of a workload in the version that counts, for an update of what it runs or
 // because it stands by.
 func (c *Cell) preparing(view *workloadView) (reconcile.InstanceID, reconcile.Preparation, bool) {
