@@ -107,7 +107,7 @@ type Action struct {
 	Key   string
 	Spec  []byte        // all but Stop: the encoded specification
 	Grace time.Duration // Stop
-	// Environment is what all but a Stop hand over besides the specification; nil = nothing. The reconciler leaves
+	// Environment is what a Start or a question before one hands over besides the specification; nil = nothing. The reconciler leaves
 	// it to its caller (F83).
 	Environment *workload.Environment
 }
