@@ -26,6 +26,8 @@ type Limits struct {
 	CPUMillicores uint32
 	MemoryMiB     uint32
 	PIDs          uint32
+	// Background is for what nobody waits for: it gets what others leave of processors and disks, until Hurry.
+	Background bool
 }
 
 // PIDsDefault bounds the processes of an instance whose specification says nothing.
@@ -35,6 +37,10 @@ const (
 	periodMicroseconds = 100_000
 	quotaMinimum       = 1_000 // the kernel refuses less
 	ioWeight           = 100   // all instances share a disk evenly
+	cpuWeight          = 100   // the kernel's own default
+	weightLeast        = "1"   // of both
+	cpuShares          = 1024  // version 1: the kernel's own default
+	cpuSharesLeast     = "2"
 	// highFraction of the limit is a brake: from there on the kernel takes page cache back before it kills.
 	// It is small, because what is not cache is slowed down there for nothing.
 	highFraction  = 64
@@ -276,6 +282,9 @@ func (m *Manager) controls(limits Limits) []control {
 			value = fmt.Sprintf("%d %d", quotaOf(limits.CPUMillicores), periodMicroseconds)
 		}
 		list = append(list, control{"cpu.max", value, false})
+		if limits.Background {
+			list = append(list, control{"cpu.weight", weightLeast, true})
+		}
 	}
 	if slices.Contains(m.controllers, "memory") {
 		value := "max"
@@ -291,7 +300,11 @@ func (m *Manager) controls(limits Limits) []control {
 		list = append(list, control{"pids.max", pidsOf(limits), false})
 	}
 	if slices.Contains(m.controllers, "io") {
-		list = append(list, control{"io.weight", strconv.Itoa(ioWeight), true})
+		weight := strconv.Itoa(ioWeight)
+		if limits.Background {
+			weight = weightLeast
+		}
+		list = append(list, control{"io.weight", weight, true})
 	}
 	return list
 }

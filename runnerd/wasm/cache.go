@@ -27,6 +27,9 @@ type cache struct {
 	key       []byte
 }
 
+// errNoCacheFile means that something is no file of the cache, or too large for it.
+var errNoCacheFile = errors.New("not a file of the cache")
+
 // files lists everything below the directory that is no directory, relative to it.
 func (c *cache) files() ([]string, error) {
 	var list []string
@@ -53,7 +56,7 @@ func (c *cache) code(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > CacheFileMax {
-		return nil, errors.New("not a file of the cache")
+		return nil, errNoCacheFile
 	}
 	code := hmac.New(sha256.New, c.key)
 	_, _ = io.WriteString(code, name+"\x00")
@@ -92,16 +95,17 @@ func (c *cache) verify() error {
 	return nil
 }
 
-// seal writes the codes of new files and removes those that are too large. Failing costs a compilation.
-func (c *cache) seal() {
+// seal writes the codes of new files and removes those that are too large. Failing costs a compilation; the error says
+// why a file that is not too large could not be kept.
+func (c *cache) seal() (failed error) {
 	root, err := os.OpenRoot(c.directory)
 	if err != nil {
-		return
+		return err
 	}
 	defer root.Close()
 	names, err := c.files()
 	if err != nil {
-		return
+		return err
 	}
 	for _, name := range names {
 		if strings.HasSuffix(name, codeSuffix) {
@@ -116,6 +120,11 @@ func (c *cache) seal() {
 		}
 		if err != nil {
 			_ = root.Remove(name)
+			_ = root.Remove(name + codeSuffix) // it may be half written
+			if !errors.Is(err, errNoCacheFile) {
+				failed = err
+			}
 		}
 	}
+	return failed
 }
