@@ -26,8 +26,9 @@ type Limits struct {
 	CPUMillicores uint32
 	MemoryMiB     uint32
 	PIDs          uint32
-	// Background is for what nobody waits for: it gets what others leave of processors and disks, until Hurry.
-	Background bool
+	// WeightPercent is the share of processors and disks beside the others, where there is not enough of them: 100 is an even
+	// one, as 0 is.
+	WeightPercent uint32
 }
 
 // PIDsDefault bounds the processes of an instance whose specification says nothing.
@@ -38,9 +39,7 @@ const (
 	quotaMinimum       = 1_000 // the kernel refuses less
 	ioWeight           = 100   // all instances share a disk evenly
 	cpuWeight          = 100   // the kernel's own default
-	weightLeast        = "1"   // of both
-	cpuShares          = 1024  // version 1: the kernel's own default
-	cpuSharesLeast     = "2"
+	cpuShares          = 1024  // the same, version 1
 	// highFraction of the limit is a brake: from there on the kernel takes page cache back before it kills.
 	// It is small, because what is not cache is slowed down there for nothing.
 	highFraction  = 64
@@ -282,8 +281,8 @@ func (m *Manager) controls(limits Limits) []control {
 			value = fmt.Sprintf("%d %d", quotaOf(limits.CPUMillicores), periodMicroseconds)
 		}
 		list = append(list, control{"cpu.max", value, false})
-		if limits.Background {
-			list = append(list, control{"cpu.weight", weightLeast, true})
+		if limits.WeightPercent > 0 {
+			list = append(list, control{"cpu.weight", weightOf(limits.WeightPercent, cpuWeight), true})
 		}
 	}
 	if slices.Contains(m.controllers, "memory") {
@@ -300,13 +299,17 @@ func (m *Manager) controls(limits Limits) []control {
 		list = append(list, control{"pids.max", pidsOf(limits), false})
 	}
 	if slices.Contains(m.controllers, "io") {
-		weight := strconv.Itoa(ioWeight)
-		if limits.Background {
-			weight = weightLeast
-		}
-		list = append(list, control{"io.weight", weight, true})
+		list = append(list, control{"io.weight", weightOf(limits.WeightPercent, ioWeight), true})
 	}
 	return list
+}
+
+// weightOf is a part of a weight that is even.
+func weightOf(percent uint32, even uint64) string {
+	if percent == 0 {
+		percent = 100
+	}
+	return strconv.FormatUint(max(1, even*uint64(percent)/100), 10)
 }
 
 // quotaOf is the share of one period.

@@ -25,14 +25,11 @@ func (g Group) Add(pid int) error {
 	return nil
 }
 
-// Hurry ends what Limits.Background began: the group shares processors and disks evenly with the others.
-func (g Group) Hurry() {
+// Weigh changes Limits.WeightPercent of the group.
+func (g Group) Weigh(percent uint32) {
 	for _, path := range g {
-		for _, c := range []control{
-			{"cpu.weight", strconv.Itoa(cpuWeight), true}, {"io.weight", strconv.Itoa(ioWeight), true},
-			{"cpu.shares", strconv.Itoa(cpuShares), true},
-		} {
-			_ = write(filepath.Join(path, c.file), c.value) // each hierarchy has its own
+		for file, even := range map[string]uint64{"cpu.weight": cpuWeight, "io.weight": ioWeight, "cpu.shares": cpuShares} {
+			_ = write(filepath.Join(path, file), weightOf(percent, even)) // each hierarchy has its own
 		}
 	}
 }

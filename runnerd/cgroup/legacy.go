@@ -113,8 +113,8 @@ func (l legacy) controls(limits Limits) []control {
 		list := []control{
 			{"cpu.cfs_period_us", strconv.Itoa(periodMicroseconds), false}, {"cpu.cfs_quota_us", quota, false},
 		}
-		if limits.Background {
-			list = append(list, control{"cpu.shares", cpuSharesLeast, true})
+		if limits.WeightPercent > 0 { // 1 % is well above the least that the kernel takes
+			list = append(list, control{"cpu.shares", weightOf(limits.WeightPercent, cpuShares), true})
 		}
 		return list
 	case "memory":

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -154,16 +155,58 @@ func start(command *exec.Cmd, ahead bool) error {
 
 // raise gives a child of runnerd, and all that it has started, the priority of others. Without the right to that it goes on
 // as it is.
-func raise(session int) {
-	_ = unix.Setpriority(unix.PRIO_PGRP, session, 0)
-	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(session), "autogroup"), []byte("0"), 0)
+func raise(session, nice int) {
+	_ = unix.Setpriority(unix.PRIO_PGRP, session, nice)
+	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(session), "autogroup"), []byte(strconv.Itoa(nice)), 0)
 }
 
-// hurryStore raises what unpacks.
-func (c *Client) hurryStore() {
+// aheadLeast is how long a child has the lowest priority. On a host that is always busy it would never come to its end with
+// that: it gets niceLater then.
+const (
+	aheadLeast = 30 * time.Second
+	niceLater  = 10
+)
+
+// unhurried raises a child that works ahead when somebody wants what it brings, and a little after a while, until done is
+// called.
+func (p *pull) unhurried(raise func(nice int)) (done func()) {
+	later := time.AfterFunc(aheadLeast, func() {
+		if !p.isWanted() {
+			raise(niceLater)
+		}
+	})
+	quiet := p.onHurry(func() { raise(0) })
+	return func() { later.Stop(); quiet() }
+}
+
+// raiseStore raises what unpacks. Its process keeps its own priority: what is raised are threads that have a lower one.
+func (c *Client) raiseStore(nice int) {
 	c.storeMutex.Lock()
 	defer c.storeMutex.Unlock()
-	if c.process != nil {
-		raise(c.process.pid)
+	if c.process == nil {
+		return
+	}
+	raiseLowered(c.process.pid, nice)
+}
+
+// raiseLowered raises those threads of a session that have the lowest priority.
+func raiseLowered(session, nice int) {
+	processes, _ := os.ReadDir("/proc")
+	for _, entry := range processes {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if group, err := unix.Getpgid(pid); err != nil || group != session {
+			continue
+		}
+		threads, _ := os.ReadDir(filepath.Join("/proc", entry.Name(), "task"))
+		for _, thread := range threads {
+			// The call gives 20 minus what the kernel counts.
+			id, err := strconv.Atoi(thread.Name())
+			if have, errHave := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil && errHave == nil && 20-have > nice {
+				_ = unix.Setpriority(unix.PRIO_PROCESS, id, nice)
+			}
+		}
 	}
 }

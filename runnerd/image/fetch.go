@@ -71,7 +71,7 @@ func (c *Client) fetch(job *registry.Job, g granter, p *pull) (registry.Message,
 		return registry.Message{}, fmt.Errorf("cannot start a fetcher: %w", err)
 	}
 	if ahead {
-		defer p.onHurry(func() { raise(command.Process.Pid) })()
+		defer p.unhurried(func(nice int) { raise(command.Process.Pid, nice) })()
 	}
 	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
 	w := &watcher{process: command.Process, pace: pace{after: c.options.SlowAfter, mark: time.Now()}}

@@ -185,7 +185,7 @@ func (c *Client) importImage(ctx context.Context, full string, digest Digest, p 
 	q := store.Request{Operation: store.OperationImport, Reference: full, Digest: digest, Architecture: architecture,
 		Ahead: !p.isWanted()}
 	if q.Ahead {
-		defer p.onHurry(c.hurryStore)()
+		defer p.unhurried(c.raiseStore)()
 	}
 	reply, err := c.request(ctx, q, nil, func(r store.Reply) {
 		p.report(Progress{Layer: r.Layer, Layers: r.Layers, Bytes: r.Bytes, Unpacking: true})

@@ -13,9 +13,10 @@ import (
 
 const (
 	// CacheFileMax bounds one compiled module in the cache; a greater one is compiled at each start.
-	CacheFileMax  = 96 << 20
-	cacheFilesMax = 8
-	codeSuffix    = ".mac"
+	CacheFileMax = 96 << 20
+	// CacheFilesMax bounds the compiled modules of one cache, CodeSuffix ends the names of their codes.
+	CacheFilesMax = 8
+	CodeSuffix    = ".mac"
 )
 
 // cache is the worker's private directory of compiled modules. The engine names a file after the module,
@@ -79,10 +80,10 @@ func (c *cache) verify() error {
 		return err
 	}
 	for _, name := range names {
-		base, isCode := strings.CutSuffix(name, codeSuffix)
+		base, isCode := strings.CutSuffix(name, CodeSuffix)
 		wanted, codeErr := c.code(root, base)
-		kept, readErr := root.ReadFile(base + codeSuffix)
-		if codeErr == nil && readErr == nil && hmac.Equal(wanted, kept) && len(names) <= 2*cacheFilesMax {
+		kept, readErr := root.ReadFile(base + CodeSuffix)
+		if codeErr == nil && readErr == nil && hmac.Equal(wanted, kept) && len(names) <= 2*CacheFilesMax {
 			continue
 		}
 		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -108,19 +109,19 @@ func (c *cache) seal() (failed error) {
 		return err
 	}
 	for _, name := range names {
-		if strings.HasSuffix(name, codeSuffix) {
+		if strings.HasSuffix(name, CodeSuffix) {
 			continue
 		}
-		if _, err := root.Lstat(name + codeSuffix); err == nil {
+		if _, err := root.Lstat(name + CodeSuffix); err == nil {
 			continue
 		}
 		code, err := c.code(root, name)
 		if err == nil {
-			err = root.WriteFile(name+codeSuffix, code, 0o600)
+			err = root.WriteFile(name+CodeSuffix, code, 0o600)
 		}
 		if err != nil {
 			_ = root.Remove(name)
-			_ = root.Remove(name + codeSuffix) // it may be half written
+			_ = root.Remove(name + CodeSuffix) // it may be half written
 			if !errors.Is(err, errNoCacheFile) {
 				failed = err
 			}
