@@ -318,3 +318,101 @@ func TestStandby_ThePolicyIsAskedFirst(t *testing.T) {
 		t.Errorf("%v", i)
 	}
 }
+
+// TestStandby_ALaunchIsNotDelayed compares launches of a module beside a compilation that is under way with those beside
+// nothing, taken by turns.
+func TestStandby_ALaunchIsNotDelayed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles a large module several times: not with -short")
+	}
+	h, large := largeModuleHost(t)
+	small, err := os.ReadFile(filepath.Join("wasm", "testdata", "functions.wasm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(filepath.Dir(h.directory), "small.wasm")
+	if err := os.WriteFile(path, small, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.replacePolicy(fmt.Sprintf("wasm { module %s %s }\n", strings.TrimPrefix(large.Image, "file://"), path))
+	h.groups, _ = cgroup.Detect(os.Getpid())
+	h.timing.AheadLeast = time.Hour
+	client := runnerdtest.Attach(t, h.open())
+	spec := *large
+	spec.Image, spec.ImageDigest = "file://"+path, sha256.Sum256(small)
+	times := map[bool][]time.Duration{}
+	for n := 0; len(times[true]) < 5 && n < 12; n++ {
+		beside := n%2 == 1
+		prepared := runnerd.InstanceID{}
+		if beside {
+			prepared = client.Prepare(fmt.Sprintf("wasm.large%d", n), 0, large)
+			eventually(t, "a compilation", func() bool {
+				runs, _ := filepath.Glob(filepath.Join(h.directory, "preparations", "*", "run"))
+				return len(runs) == 1
+			})
+		}
+		start := time.Now()
+		id := client.Start("wasm.small", uint32(n), &spec)
+		client.Until("its process", func() bool { return client.Locked(id).GetPid() != 0 })
+		took := time.Since(start)
+		if !beside || client.Prepared(prepared) == 0 { // else it was through before
+			times[beside] = append(times[beside], took)
+		}
+		if beside {
+			if reason := client.AwaitPrepared(prepared, 1); reason != "" {
+				t.Fatal(reason)
+			}
+		}
+		client.Stop(id, 0)
+		client.AwaitGone(id)
+	}
+	for _, list := range times {
+		slices.Sort(list)
+	}
+	if len(times[true]) == 0 {
+		t.Skip("every compilation was through before the launch")
+	}
+	alone, beside := times[false][len(times[false])/2], times[true][len(times[true])/2]
+	t.Logf("a launch takes %v, beside a compilation %v: %.2f times; %v, %v", alone, beside,
+		float64(beside)/float64(alone), times[false], times[true])
+	if beside > 3*alone+200*time.Millisecond {
+		t.Errorf("a launch takes %v, beside a compilation %v", alone, beside)
+	}
+}
+
+// TestStandby_AFullDiskKeepsNoModule: the answer says so, and a start goes on without a cache.
+func TestStandby_AFullDiskKeepsNoModule(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it mounts a small disk")
+	}
+	h, spec := largeModuleHost(t)
+	disk := filepath.Join(filepath.Dir(h.directory), "disk")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("small", disk, "tmpfs", 0, "size=8m,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
+	t.Cleanup(h.killAll)
+	h.directory = filepath.Join(disk, "state")
+	supervisor := h.open()
+	client := runnerdtest.Attach(t, supervisor)
+	if err := os.WriteFile(filepath.Join(disk, "filler"), make([]byte, 6<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := client.Prepare("wasm.test", 0, spec)
+	if reason := client.AwaitPrepared(id, 1); !strings.Contains(reason, "cannot be kept: no space left") {
+		t.Errorf("%q", reason)
+	}
+	if left := h.caches("*"); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+	id = client.Start("wasm.test", 0, spec)
+	client.Await(id, ready)
+	client.Stop(id, 0)
+	client.AwaitGone(id)
+	if err := os.Remove(filepath.Join(disk, "filler")); err != nil {
+		t.Fatal(err)
+	}
+}

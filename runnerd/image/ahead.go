@@ -143,12 +143,16 @@ func start(command *exec.Cmd, ahead bool) error {
 	}
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, since it keeps its priority
+		runtime.LockOSThread()
 		if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), niceLeast); err != nil {
 			started <- fmt.Errorf("lower the priority: %w", err)
 			return
 		}
-		started <- command.Start()
+		err := command.Start()
+		if unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0) == nil {
+			runtime.UnlockOSThread() // else the thread ends with the goroutine
+		}
+		started <- err
 	}()
 	return <-started
 }
