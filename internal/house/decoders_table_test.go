@@ -249,6 +249,7 @@ var unfuzzed = map[string]string{
 	"meshd/storage writer.salvageLog": handsOn + "wholeEntries",
 
 	"runnerd Supervisor.readTrusted":       "reads a file, bounded",
+	"runnerd compileCaches.isFor":          "compares with one text that it makes itself",
 	"runnerd Supervisor.receiveUntilError": handsOn + "command",
 	"runnerd loadInstance":                 handsOn + "parseInstance",
 	"runnerd loadProcess":                  handsOn + "parseProcess",

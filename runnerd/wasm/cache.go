@@ -14,9 +14,10 @@ import (
 const (
 	// CacheFileMax bounds one compiled module in the cache; a greater one is compiled at each start.
 	CacheFileMax = 96 << 20
-	// CacheFilesMax bounds the compiled modules of one cache, CodeSuffix ends the names of their codes.
+	// CacheFilesMax bounds the compiled modules of one cache.
 	CacheFilesMax = 8
-	CodeSuffix    = ".mac"
+	// CodeSuffix ends the names of their codes.
+	CodeSuffix = ".mac"
 )
 
 // cache is the worker's private directory of compiled modules. The engine names a file after the module,
