@@ -121,6 +121,8 @@ func (b *wasmBackend) compile(ctx context.Context, j *launchJob, module *os.File
 		release: job.release,
 	}
 	code, reason := r.compiled(ctx, this, b.least)
+	r.shim.Wait(time.Second, nil) // nobody else collects it
+	reapShim(r.shim)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

@@ -32,8 +32,8 @@ func (c *Client) turns(ctx context.Context, p *pull, work func(context.Context, 
 	slow := false
 	for spent := time.Duration(0); ; {
 		if !p.isWanted() {
-			if err := c.workAhead(ctx, p, work); !errors.Is(err, errYield) {
-				return err
+			if err := c.workAhead(ctx, p, work); !gaveWay(err) {
+				return err // it may have given way as slow after a start had joined it
 			}
 			continue
 		}
