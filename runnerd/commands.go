@@ -101,6 +101,7 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 		_, err = s.check(i.spec) // of the image too, which a start asks about when it launches
 	}
 	if err == nil && (m.CheckOnly || m.PrepareOnly) {
+		from.acknowledge = true
 		if denied := s.instances[id]; denied != nil {
 			s.dropDenial(id)
 			s.forget(denied)
