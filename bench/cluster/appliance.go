@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"colloid.net/e2e/cluster"
-	"colloid.net/ipc/uds"
 )
 
 func runKeeper() { cluster.RunKeeper() }
@@ -25,14 +23,15 @@ const (
 	applianceLimit    = 2 * time.Minute
 )
 
-// startAppliance runs three cells with all their helpers and two replicas of examples/hello.
-func startAppliance(ctx context.Context) (c *cluster.Cluster, err error) {
+// startAppliance runs three cells with all their helpers and two replicas of examples/hello. The hosts admit the given
+// modules too.
+func startAppliance(ctx context.Context, modules ...string) (c *cluster.Cluster, err error) {
 	programs, err := filepath.Abs(*binaries)
 	if err != nil {
 		return nil, err
 	}
 	c, err = cluster.Start(ctx, cluster.Options{Name: "colloid-bench", Cells: applianceCells, Binaries: programs,
-		Programs: []string{"hello"}})
+		Programs: []string{"hello"}, Modules: modules})
 	if err != nil {
 		return nil, err
 	}
@@ -54,91 +53,7 @@ func startAppliance(ctx context.Context) (c *cluster.Cluster, err error) {
 	if _, err := c.Cells[0].Command(ctx, "apply", "-f", file); err != nil {
 		return nil, err
 	}
-	return c, replicasAnswer(ctx, c, c.Cells[0])
-}
-
-func replicasAnswer(ctx context.Context, c *cluster.Cluster, from *cluster.Cell) error {
-	return cluster.WaitFor(ctx, applianceLimit, "all replicas to answer", func(ctx context.Context) error {
-		answers, err := c.Ask(ctx, from, applianceKey)
-		if err == nil && len(answers) < applianceReplicas {
-			err = fmt.Errorf("%d of %d answer", len(answers), applianceReplicas)
-		}
-		return err
-	})
-}
-
-// deathsPerAppliance bounds the deaths in one cluster: cells that die again and again within minutes are
-// held back from placement for longer and longer, which is not what a single death shows.
-const deathsPerAppliance = 3
-
-// measureFailover kills every process of a cell that holds a replica and takes the time until as many
-// replicas as before answer over HTTP from the cells that are left.
-func measureFailover(ctx context.Context) error {
-	var times []float64
-	for len(times) < *rounds {
-		some, err := failovers(ctx, min(deathsPerAppliance, *rounds-len(times)))
-		if err != nil {
-			return fmt.Errorf("after %d deaths: %w", len(times)+len(some), err)
-		}
-		times = append(times, some...)
-	}
-	bench("failover3_p50_s", quantile(times, 0.5))
-	bench("failover3_p90_s", quantile(times, 0.9))
-	fmt.Fprintf(os.Stderr, "failover of %d deaths: longest %.3f s, all %.2f\n", len(times), quantile(times, 1), times)
-	return nil
-}
-
-func failovers(ctx context.Context, deaths int) (times []float64, err error) {
-	c, err := startAppliance(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	for death := range deaths {
-		// Deaths come at any time of the protocols' periods.
-		pause(ctx, time.Duration(1000+(death*deaths+os.Getpid())*137%1000)*time.Millisecond)
-		victim, witness, err := chooseVictim(ctx, c)
-		if err != nil {
-			return times, err
-		}
-		began := time.Now()
-		if err := victim.Kill(); err != nil {
-			return times, err
-		}
-		if err := replicasAnswer(ctx, c, witness); err != nil {
-			return times, err
-		}
-		times = append(times, time.Since(began).Seconds())
-		if err := victim.Start(ctx); err != nil {
-			return times, err
-		}
-		if err := c.WaitConverged(ctx, applianceLimit); err != nil {
-			return times, err
-		}
-	}
-	return times, nil
-}
-
-// chooseVictim finds a running cell that holds a replica, and another one to watch from.
-func chooseVictim(ctx context.Context, c *cluster.Cluster) (victim, witness *cluster.Cell, err error) {
-	for _, cell := range c.Running() {
-		status, err := cell.Status(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		holds := slices.ContainsFunc(cluster.ReadyInstances(status, applianceKey),
-			func(i uds.InstanceInfo) bool { return i.Cell == status.Cell.ID })
-		switch {
-		case holds && victim == nil:
-			victim = cell
-		case witness == nil:
-			witness = cell
-		}
-	}
-	if victim == nil || witness == nil {
-		return nil, nil, errors.New("no cell holds a replica, or no other is left")
-	}
-	return victim, witness, nil
+	return c, partAnswers(ctx, c, c.Cells[0], 0)
 }
 
 var idleTime = time.Minute
@@ -150,7 +65,7 @@ func measureIdle(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	cell, _, err := chooseVictim(ctx, c)
+	cell, _, err := chooseVictim(ctx, c, []string{applianceKey})
 	if err != nil {
 		return err
 	}
