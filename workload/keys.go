@@ -151,8 +151,8 @@ var (
 	referenceTag  = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,128}$`)
 )
 
-// wellFormedReference judges what a person wrote. What is stored is judged less strictly, by validReference: a
-// cell must be able to keep what another version of this program let through.
+// wellFormedReference judges what a person wrote. What is stored is judged less strictly, by validReference:
+// a cell must be able to keep what another version of this program let through.
 func wellFormedReference(reference string) bool {
 	if i := strings.LastIndexByte(reference, ':'); i >= 0 && !strings.Contains(reference[i:], "/") {
 		if !referenceTag.MatchString(reference[i+1:]) {
@@ -167,8 +167,8 @@ func wellFormedReference(reference string) bool {
 	return ValidRegistryHost(host) && referenceName.MatchString(name)
 }
 
-// ValidRegistryHost reports whether a text is the HOST[:PORT] of a registry: a name, an IPv4 address, or an IPv6
-// address in brackets, with nothing left over.
+// ValidRegistryHost reports whether a text is the HOST[:PORT] of a registry: a name, an IPv4 address, or an
+// IPv6 address in brackets, with nothing left over.
 func ValidRegistryHost(text string) bool {
 	host := text
 	if i := strings.LastIndexByte(text, ':'); i > strings.LastIndexByte(text, ']') {

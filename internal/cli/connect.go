@@ -161,8 +161,8 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 	}
 }
 
-// lastCell warns when nobody is left who would keep the configuration: the cell is the only one, or all others are
-// leaving as well, also if they began at the same moment.
+// lastCell warns when nobody is left who would keep the configuration: the cell is the only one, or all
+// others are leaving as well, also if they began at the same moment.
 type lastCell struct {
 	app  *app
 	text string // the warning, once there is one

@@ -93,7 +93,8 @@ func TestGoneCellsAreGoneForEveryCommand(t *testing.T) {
 	d.run("", "uncordon", "two").expect(t, 0, "00000000000000b2 takes work again\n")
 }
 
-// The configuration does not end without a word: neither with the only cell, nor when the last ones leave together.
+// The configuration does not end without a word: neither with the only cell, nor when the last ones leave
+// together.
 func TestTheLastCellWarnsWhenItLeaves(t *testing.T) {
 	const warning = "no other cell stays: the configuration of 1 workload ends"
 	for state, warns := range map[string]bool{"leaving": true, "gone": true, "alive": false, "dead": false} {
@@ -267,8 +268,8 @@ func TestParseEndpoint(t *testing.T) {
 	}
 }
 
-// What cannot be told to other cells is refused before a cell is started: meshd would stop at it (it did, with a panic,
-// again and again).
+// What cannot be told to other cells is refused before a cell is started: meshd would stop at it (it did,
+// with a panic, again and again).
 func TestWhatACellSaysOfItselfIsChecked(t *testing.T) {
 	one, two := "--advertise=192.0.2.1", "--label=zone=a"
 	for want, flags := range map[string][]string{

@@ -15,8 +15,8 @@ func oneLine(err error) bool {
 	return err != nil && err.Error() != "" && strings.IndexFunc(err.Error(), func(r rune) bool { return r < ' ' }) < 0
 }
 
-// FuzzWords holds the words of command lines: what is understood is a thing that can be named again the same way, and what is
-// not is refused in one line.
+// FuzzWords holds the words of command lines: what is understood is a thing that can be named again the same
+// way, and what is not is refused in one line.
 func FuzzWords(f *testing.F) {
 	for _, text := range []string{"host", "host:1#k", "[::1]:1", "#", ":", "10m", "2026-01-02T15:04:05Z", "web/2", "web@a", "web/02",
 		"192.0.2.1", ":9", "a=b", "\n", "-1h", "[", "host:", "[::1", "::1%\n"} {
@@ -65,8 +65,8 @@ func FuzzReadBounded(f *testing.F) {
 	})
 }
 
-// FuzzUnderstand holds the documents of the daemon: understood, they can be written and read again, and else one line says
-// what to compare.
+// FuzzUnderstand holds the documents of the daemon: understood, they can be written and read again, and else
+// one line says what to compare.
 func FuzzUnderstand(f *testing.F) {
 	f.Add([]byte(`{"cells":[{"id":"00000000000000aa"}],"workloads":[{"key":"spread.web"}]}`))
 	f.Add([]byte(`{"cells":5}`))

@@ -182,8 +182,8 @@ func TestCallsOfManyGoroutinesGoThroughOneChannel(t *testing.T) {
 	}
 }
 
-// TestWithoutAChannelCallsGoThroughMeshd, an earlier one that knows no channels included, which is asked once a
-// second.
+// TestWithoutAChannelCallsGoThroughMeshd, an earlier one that knows no channels included, which is asked once
+// a second.
 func TestWithoutAChannelCallsGoThroughMeshd(t *testing.T) {
 	for _, errno := range []uint16{uds.ErrorInvalid, uds.ErrorNotFound, uds.ErrorBusy} {
 		d := newDaemon(t)

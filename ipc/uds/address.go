@@ -42,9 +42,10 @@ func (t Target) String() string {
 	return t.Address() + "#" + t.Key
 }
 
-// ParseTarget parses HOST[:PORT][#KEY]. HOST is a name, an IPv4 address, or an IPv6 address in brackets; a bare IPv6
-// address is understood too, without a port. What is not understood to its last character is refused, and so is what
-// looks like an address that is none: asked as a name, whoever answers for names could say where it leads.
+// ParseTarget parses HOST[:PORT][#KEY]. HOST is a name, an IPv4 address, or an IPv6 address in brackets; a
+// bare IPv6 address is understood too, without a port. What is not understood to its last character is
+// refused, and so is what looks like an address that is none: asked as a name, whoever answers for names
+// could say where it leads.
 func ParseTarget(text string) (Target, error) {
 	address, key, hasKey := strings.Cut(text, "#")
 	fail := func(reason string) (Target, error) {
@@ -75,8 +76,8 @@ func ParseTarget(text string) (Target, error) {
 	return Target{host, port, key}, nil
 }
 
-// ParseEndpoint parses the ADDRESS, ADDRESS:PORT, [IPV6] or [IPV6]:PORT of one machine, or the address that stands for
-// all of a machine's. portDefault is the port where none is given.
+// ParseEndpoint parses the ADDRESS, ADDRESS:PORT, [IPV6] or [IPV6]:PORT of one machine, or the address that
+// stands for all of a machine's. portDefault is the port where none is given.
 func ParseEndpoint(text string, portDefault uint16) (netip.AddrPort, error) {
 	fail := func(reason string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("address %q: %s: want ADDRESS, ADDRESS:PORT or [IPV6]:PORT",
@@ -102,8 +103,8 @@ func ParseEndpoint(text string, portDefault uint16) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip.Unmap(), port), nil
 }
 
-// splitPort takes host and port apart; the port is 0 where none is given. Brackets stand around an IPv6 address as a
-// whole, and nowhere else.
+// splitPort takes host and port apart; the port is 0 where none is given. Brackets stand around an IPv6
+// address as a whole, and nowhere else.
 func splitPort(text string) (host string, port uint16, reason string) {
 	host = text
 	colon := -1

@@ -67,7 +67,8 @@ func TestParseEndpoint(t *testing.T) {
 	}
 }
 
-// FuzzParseAddresses: what is understood is written so that it is understood as the same, and brackets stand in pairs.
+// FuzzParseAddresses: what is understood is written so that it is understood as the same, and brackets stand
+// in pairs.
 func FuzzParseAddresses(f *testing.F) {
 	for _, text := range []string{"host:1#k", "[::1]:1", "1.2.3.4", "[fe80::1%x]", "#", ":", "[", "::1#k", "[::1", "]", "::ffff:192.0.2.1"} {
 		f.Add(text)
