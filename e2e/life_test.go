@@ -170,6 +170,13 @@ func TestF75_BadUpdateRollsBackByItself(t *testing.T) {
 	bad := f.file(fmt.Sprintf("spread hello {\n process %s\n args crash\n replicas 3\n port %d\n update rollback=true\n}\n",
 		f.Program("misbehave"), f.port))
 	f.run(first, 0, "apply", "-f", bad)
+	f.wait("the other cell to hear of it", func(ctx context.Context) error {
+		text, err := f.Cells[1].Command(ctx, "get", "hello")
+		if err == nil && !strings.Contains(text, "args crash") {
+			err = errors.New(text)
+		}
+		return err
+	})
 	f.run(f.Cells[1], 3, "rollout", "status", "hello", "--watch", "--timeout", "55s")
 	f.answers(first, 3)
 	f.noneFailed(load)
