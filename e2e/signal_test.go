@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -61,6 +62,9 @@ func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 		c.Process.Signal(signal)
 		soon(c, 77, "", 5*time.Second)
 	}
+	f.run(from, 0, "exec", "hello/0", "--", "sh", "-c", "head -c 1000000 /dev/zero > zeros")
+	f.endsUnread(from, syscall.SIGINT, 255, "exec", "hello/0", "--", "yes")
+	f.endsUnread(from, syscall.SIGTERM, 130, "cp", "hello/0:zeros", "/dev/stdout")
 
 	// The daemon of the other end: of a copy under way, of a program, and of a log.
 	large := filepath.Join(t.TempDir(), "large")
@@ -81,6 +85,39 @@ func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 	}
 	soon(c, 255, "its daemon was restarted", 6*time.Second)
 	f.answers(from, 1)
+}
+
+// endsUnread lets a command fill a pipe that nobody reads and sends it a signal, twice. It must end all the same.
+func (f *fixture) endsUnread(from *cluster.Cell, signal syscall.Signal, exit int, arguments ...string) {
+	f.t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer read.Close()
+	c := exec.Command(f.Program("colloid"), append([]string{"--socket", from.Socket()}, arguments...)...)
+	c.Stdout, c.Stderr = write, write
+	err = c.Start()
+	write.Close()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	time.Sleep(1500 * time.Millisecond)
+	for range 2 {
+		_ = c.Process.Signal(signal)
+		time.Sleep(200 * time.Millisecond)
+	}
+	select {
+	case <-done:
+		if c.ProcessState.ExitCode() != exit {
+			f.t.Errorf("%q after two of %v: %v, expected %d", arguments, signal, c.ProcessState, exit)
+		}
+	case <-time.After(10 * time.Second):
+		c.Process.Kill()
+		f.t.Errorf("%q goes on 10 s after two of %v", arguments, signal)
+	}
 }
 
 // Followers of one user, forty of them, leave room for everybody; a refusal is whole and has status 1.

@@ -224,3 +224,32 @@ func TestRefusedConnectionsSayWhy(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A terminal takes control-D for the end only at the beginning of a line: behind half a line it takes two, of which the host
+// sends one.
+func TestTheEndOfInputReachesATerminal(t *testing.T) {
+	for input, want := range map[string]string{"half": "half\x04", "line\n": "line\n", "": ""} {
+		for _, terminal := range []bool{true, false} {
+			client, server := net.Pipe()
+			go func() {
+				defer server.Close()
+				x := &execution{
+					app: &app{Environment: Environment{Input: strings.NewReader(input)}}, allowance: newAllowance(),
+					request: &attach.Request{Terminal: terminal}, frames: attach.NewWriter(server),
+				}
+				x.passInput()
+			}()
+			var got []byte
+			for reader := attach.NewReader(client); ; {
+				kind, payload, err := reader.Next()
+				if err != nil || kind == attach.KindInputEnd {
+					break
+				}
+				got = append(got, payload...)
+			}
+			if expected := want; terminal && string(got) != expected || !terminal && string(got) != input {
+				t.Errorf("%q, terminal %v: %q", input, terminal, got)
+			}
+		}
+	}
+}
