@@ -27,7 +27,9 @@ const (
 	Interval = 100 * time.Millisecond
 	// partialAfter is how long a line without an end is waited for before what is there of it is passed on.
 	partialAfter = 300 * time.Millisecond
-	blockSize    = 64 << 10
+	// Never is a time, in Unix milliseconds, that no clock has: nothing that is kept is from then on.
+	Never     = 1 << 48
+	blockSize = 64 << 10
 )
 
 // Options of a reading.
@@ -119,6 +121,7 @@ type reader struct {
 	buffer    [blockSize]byte
 	line      []byte // begun and not passed on
 	lineTime  int64
+	begun     bool      // a part of the line was passed on: what follows has its time
 	lineSince time.Time // when its last bytes came
 }
 
@@ -161,6 +164,10 @@ func (r *reader) openKept(options Options) error {
 	}
 	if since := options.SinceUnixMilliseconds; since > 0 {
 		for _, f := range r.kept {
+			if since >= Never {
+				f.position = f.end // also where no times are kept
+				continue
+			}
 			f.position = f.lineStart(f.times.Since(since, f.end))
 		}
 	}
@@ -241,7 +248,7 @@ func (r *reader) read() (int, error) {
 	}
 	rest := r.buffer[:n]
 	for len(rest) > 0 {
-		if len(r.line) == 0 {
+		if len(r.line) == 0 && !r.begun {
 			r.lineTime = r.timeOf(f.position)
 		}
 		i := bytes.IndexByte(rest, '\n')
@@ -288,6 +295,7 @@ func (r *reader) flush(partial bool) error {
 	if len(r.line) == 0 && partial {
 		return nil
 	}
+	r.begun = partial
 	err := r.to.Line(attach.Line{UnixMilliseconds: r.lineTime, Partial: partial, Text: r.line})
 	r.line = r.line[:0]
 	return err
