@@ -253,3 +253,13 @@ func TestTheEndOfInputReachesATerminal(t *testing.T) {
 		}
 	}
 }
+
+// A name with a slash in the end means a directory, so no file takes it.
+func TestCopyMakesNoFileOfADirectorysName(t *testing.T) {
+	d := newFake(t)
+	directory := t.TempDir()
+	r := d.run("", "cp", "web/0:x", directory+"/absent/")
+	if r.exit != ExitUsage || !strings.Contains(r.errors, "no such directory") {
+		t.Errorf("exit %d, %q", r.exit, r.errors)
+	}
+}
