@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +51,8 @@ type wasmBackend struct {
 	directory string
 	worker    string // the binary that the worker is
 	modules   Modules
+	caches    *compileCaches
+	least     time.Duration // Timing.AheadLeast
 }
 
 // Modules fetches modules by their address; the image store does.
@@ -58,7 +61,8 @@ type Modules interface {
 }
 
 func newWasmBackend(options *Options, images Images) *wasmBackend {
-	b := &wasmBackend{owners: options.Owners, directory: options.Directory, worker: options.Worker}
+	b := &wasmBackend{owners: options.Owners, directory: options.Directory, worker: options.Worker, least: options.Timing.AheadLeast,
+		caches: newCompileCaches(filepath.Join(options.Directory, wasmCacheName))}
 	b.modules, _ = images.(Modules)
 	return b
 }
@@ -66,14 +70,15 @@ func newWasmBackend(options *Options, images Images) *wasmBackend {
 // fetch makes the module be here. It takes no place among the launches: a server that sends it slowly would hold up
 // those of all other workloads.
 func (b *wasmBackend) fetch(ctx context.Context, j *launchJob, progress func(string)) error {
-	if address, err := url.Parse(j.spec.Image); err != nil || address.Scheme == "file" {
-		return nil // prepare opens it
+	if address, err := url.Parse(j.spec.Image); err == nil && address.Scheme != "file" { // prepare opens files
+		module, err := b.openModule(ctx, j, sayProgress(progress))
+		if err != nil {
+			return err
+		}
+		module.Close()
 	}
-	module, err := b.openModule(ctx, j, sayProgress(progress))
-	if err == nil {
-		err = module.Close()
-	}
-	return err
+	b.caches.await(ctx, j.id, j.spec.ImageDigest, progress)
+	return ctx.Err()
 }
 
 func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, error) {
@@ -100,6 +105,11 @@ func (b *wasmBackend) prepare(ctx context.Context, j *launchJob) (*os.File, erro
 		return nil, err
 	}
 	j.config.Extra = []*os.File{wasm.ExtraSettings: file, wasm.ExtraModule: module, wasm.ExtraListener: listener}
+	return b.program(j)
+}
+
+// program completes a job with the worker's program and limits.
+func (b *wasmBackend) program(j *launchJob) (*os.File, error) {
 	j.config.Arguments = []string{"runnerd", wasm.Argument}
 	// With one processor of the runtime, what waits in the kernel for an invocation had it taken away after 20 us and had
 	// to wait for it afterwards, as a rule; a second one makes a short call faster by 10 to 30 us.
@@ -181,7 +191,7 @@ func (b *wasmBackend) places(j *launchJob, settings *wasm.Settings) error {
 		return err
 	}
 	own := cacheOf(b.directory, j.id)
-	pruneCache(filepath.Dir(own), own)
+	b.caches.prune(func(path string) bool { return path == own })
 	if err := ownDirectory(own, uid, confined); err != nil {
 		return err
 	}
@@ -189,6 +199,7 @@ func (b *wasmBackend) places(j *launchJob, settings *wasm.Settings) error {
 	if err := os.RemoveAll(filepath.Join(own, wasm.LoadedMark)); err != nil {
 		return err
 	}
+	b.caches.fill(own, j.id.KeyHash, j.spec.ImageDigest, cacheOwner{uid, confined})
 	settings.CacheDirectory, settings.CacheKey = own, key
 	if !confined {
 		if len(j.spec.Volumes) > 0 {
@@ -196,10 +207,7 @@ func (b *wasmBackend) places(j *launchJob, settings *wasm.Settings) error {
 		}
 		return nil
 	}
-	world := &sandbox.Config{
-		UIDBase: uid, GIDBase: uid, Count: 1, Hostname: "wasm", Capabilities: []string{}, RlimitNOFILE: 256,
-		Mounts: []sandbox.Mount{{Source: own, Target: insideCache}},
-	}
+	world := workerWorld(uid, own)
 	settings.CacheDirectory = insideCache
 	for n, volume := range j.spec.Volumes {
 		place := filepath.Join(b.directory, volumesName, j.key, strconv.Itoa(int(j.id.Slot)), volume.Name)
@@ -214,9 +222,12 @@ func (b *wasmBackend) places(j *launchJob, settings *wasm.Settings) error {
 	return nil
 }
 
-// cacheOf is the directory of a replica's compile cache.
-func cacheOf(directory string, id InstanceID) string {
-	return filepath.Join(directory, wasmCacheName, fmt.Sprintf("%016x-%d", id.KeyHash, id.Slot))
+// workerWorld is the sandbox of a worker of which it sees nothing but its cache.
+func workerWorld(uid uint32, cache string) *sandbox.Config {
+	return &sandbox.Config{
+		UIDBase: uid, GIDBase: uid, Count: 1, Hostname: "wasm", Capabilities: []string{}, RlimitNOFILE: 256,
+		Mounts: []sandbox.Mount{{Source: cache, Target: insideCache}},
+	}
 }
 
 // moduleLoaded tells whether a worker has compiled its module, which takes a second or more for a large one: until
@@ -257,40 +268,6 @@ func (b *wasmBackend) cacheKey(j *launchJob) ([]byte, error) {
 	code := hmac.New(sha256.New, master)
 	fmt.Fprintf(code, "%s\x00%x", j.key, j.spec.ImageDigest)
 	return code.Sum(nil), nil
-}
-
-// pruneCache removes the caches of other workloads, the one used least recently first, while all together
-// are too large. Their workers compile again at their next start.
-func pruneCache(root, own string) {
-	entries, _ := os.ReadDir(root)
-	for range len(entries) {
-		total, oldest, when := int64(0), "", int64(0)
-		for _, entry := range entries {
-			path := filepath.Join(root, entry.Name())
-			size, changed := treeSize(path)
-			total += size
-			if size > 0 && path != own && (oldest == "" || changed < when) {
-				oldest, when = path, changed
-			}
-		}
-		if total <= wasmCacheMax || oldest == "" || os.RemoveAll(oldest) != nil {
-			return
-		}
-	}
-}
-
-func treeSize(root string) (size, changed int64) {
-	_ = filepath.WalkDir(root, func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return nil
-		}
-		if info, err := entry.Info(); err == nil {
-			size += info.Size()
-			changed = max(changed, info.ModTime().UnixNano())
-		}
-		return nil
-	})
-	return size, changed
 }
 
 // workerAddress reaches the socket through a descriptor of its directory: paths of sockets are short.

@@ -30,6 +30,10 @@ func FuzzCommand(f *testing.F) {
 	for _, command := range []*message.Command{
 		{Body: &message.Command_Start{Start: &message.Start{Id: id, Key: "spread.x", Spec: encoded, Address: []byte{127, 0, 0, 1}}}},
 		{Body: &message.Command_Start{Start: &message.Start{Id: id, Key: "spread.\x1b\n", Spec: []byte{1}}}},
+		{Body: &message.Command_Start{Start: &message.Start{Id: id, Key: "spread.x", Spec: encoded, PrepareOnly: true}}},
+		{Body: &message.Command_Start{Start: &message.Start{Id: id, Key: "spread.x", Spec: encoded, CheckOnly: true, PrepareOnly: true,
+			Environment: []string{"A=b"}}}},
+		{Body: &message.Command_Start{Start: &message.Start{PrepareOnly: true}}},
 		{Body: &message.Command_Stop{Stop: &message.Stop{Id: id}}},
 		{Body: &message.Command_Host{Host: &message.Host{Address: []byte{1, 2, 3}}}},
 		{Body: &message.Command_Attach{Attach: &message.Attach{Id: id, Channel: 5, What: &message.Attach_Usage{Usage: &message.Usage{}}}}},
@@ -74,6 +78,9 @@ func FuzzCommand(f *testing.F) {
 		first.Close()
 		listed(t, sessionOf(t, s), 0)
 		s.do(func() {
+			if n := len(s.ahead.byID) + len(s.ahead.launching) + len(s.ahead.answers); n > 1 {
+				t.Errorf("%d preparations", n)
+			}
 			if len(s.instances) > deniedMax+1 {
 				t.Errorf("%d instances", len(s.instances))
 			}

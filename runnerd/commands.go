@@ -88,15 +88,26 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 	}
 	s.checkPolicy()
 	if i := s.instances[id]; i != nil && i.phase != phaseDenied {
+		if m.PrepareOnly {
+			s.prepareExisting(from, i)
+			return nil
+		}
 		i.dirty = true // the answer to a repeated command is the state
 		return s.supplyAgain(from, i, m)
 	}
 	i := &instance{id: id, specBytes: m.Spec, cell: m.CellId}
 	permit, err := s.admit(i, m)
-	if err == nil && m.CheckOnly {
+	if err == nil && (m.CheckOnly || m.PrepareOnly) {
+		_, err = s.check(i.spec) // of the image too, which a start asks about when it launches
+	}
+	if err == nil && (m.CheckOnly || m.PrepareOnly) {
+		from.acknowledge = true
 		if denied := s.instances[id]; denied != nil {
 			s.dropDenial(id)
 			s.forget(denied)
+		}
+		if m.PrepareOnly {
+			s.prepareAhead(from, i, permit)
 		}
 		return nil
 	}
@@ -116,6 +127,7 @@ func (s *Supervisor) start(from *session, m *message.Start) error {
 		return nil
 	}
 	s.instances[id] = i
+	s.endPreparation(id)
 	s.audit.write(from.peer, from.sequence, "start "+id.String()+" "+quoteKey(i.key),
 		"allowed: "+permit.String())
 	s.beginLaunch(i, "")
@@ -153,6 +165,9 @@ func (s *Supervisor) admit(i *instance, m *message.Start) (policy.Permit, error)
 	permit, err := s.policy.Check(spec)
 	if err != nil {
 		return policy.Permit{}, err
+	}
+	if m.PrepareOnly && len(m.Environment)+len(m.Files) == 0 {
+		return permit, nil // nothing is started that could need them
 	}
 	if err := i.supply(m, permit); err != nil {
 		return policy.Permit{}, err

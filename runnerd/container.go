@@ -226,18 +226,19 @@ func (s *Supervisor) checkLimits(spec *workload.Spec) error {
 		return nil
 	}
 	missing := s.options.Groups.Missing()
-	for controller, wanted := range map[string]bool{
-		"cpu": spec.CPUMillicores > 0, "memory": spec.MemoryMiB > 0, "pids": spec.PidsMax > 0,
-	} {
-		if wanted && slices.Contains(missing, controller) {
+	for _, limit := range [...]struct {
+		controller string
+		wanted     bool
+	}{{"cpu", spec.CPUMillicores > 0}, {"memory", spec.MemoryMiB > 0}, {"pids", spec.PidsMax > 0}} {
+		if limit.wanted && slices.Contains(missing, limit.controller) {
 			return fmt.Errorf("this host has no control group controller %s for the limit that the workload asks for: "+
-				"give runnerd one (Delegate=yes), or write allow_unlimited in its policy", controller)
+				"give runnerd one (Delegate=yes), or write allow_unlimited in its policy", limit.controller)
 		}
 	}
 	return nil
 }
 
-// check asks the policy about a specification, and about the image of a container.
+// check asks the policy about a specification, and about the image and the limits of a container.
 func (s *Supervisor) check(spec *workload.Spec) (policy.Permit, error) {
 	permit, err := s.policy.Check(spec)
 	if err != nil || spec.Runtime != workload.RuntimeOCI {
@@ -247,5 +248,8 @@ func (s *Supervisor) check(spec *workload.Spec) (policy.Permit, error) {
 	if err != nil {
 		return policy.Permit{}, fmt.Errorf("%.200q is no reference of an image: %w", spec.Image, err)
 	}
-	return permit, s.policy.CheckImage(repository)
+	if err := s.policy.CheckImage(repository); err != nil {
+		return policy.Permit{}, err
+	}
+	return permit, s.checkLimits(spec)
 }

@@ -19,6 +19,9 @@
 // back-off are written down before they take effect. Nothing of it has a meaning after a restart of the host, so
 // nothing waits for the disk (record.Keep).
 //
+// A Start may ask for no more than this host to be made ready for one (ahead.go): pulls and compilations that nobody waits
+// for, behind everything else. Nothing of it is an instance.
+//
 // While containers run, one more sandbox stands ready for the next one (spares.go).
 //
 // Limits: the policy's instances (at most 1024), 256 denials remembered, 10 launches a second, 2 at a

@@ -99,6 +99,7 @@ func (s *Supervisor) helloMessage() *message.Hello {
 		CpuMillicores: cpu, MemoryMib: memory,
 		DiskMib: diskMiB(s.options.Directory), InstancesMax: uint32(s.offered.Instances),
 		LimitsEnforced: s.options.Groups.Enforced(), Degradations: s.degradations(), Forbids: s.forbids(), TakesHost: true, TakesCheck: true,
+		TakesPrepare: true,
 	}
 }
 

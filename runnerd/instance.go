@@ -107,6 +107,7 @@ type instance struct {
 	denied     string // stopping because of the policy: becomes denied, not gone
 
 	supplied *workload.Environment // of the last Start command, nil = none yet
+	failed   string                // why its last launch failed, "" = it did not
 	hung     string                // why its run is being ended although it should run
 
 	moved bool // it was told another address than its host has, and was not ready then

@@ -287,7 +287,8 @@ func (s *Supervisor) launched(i *instance, job *launchJob, started shim.Started,
 			s.stop(i, 0, "", err.Error())
 			return
 		}
-		s.ended(i, shim.UnknownCode, "cannot start: "+err.Error(), 0)
+		i.failed = "cannot start: " + err.Error()
+		s.ended(i, shim.UnknownCode, i.failed, 0)
 		return
 	}
 	i.process, i.shim, i.ownAddress = started.Workload, started.Shim, job.address

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"colloid.net/ipc/message"
 	"colloid.net/runnerd/cgroup"
 	"colloid.net/runnerd/runnerdtest"
+	"colloid.net/workload"
 )
 
 // TestF141_StatusTellsWhatIsNotEnforced: a host without control groups names every limit that does not hold, and one with
@@ -36,4 +38,46 @@ func TestF141_StatusTellsWhatIsNotEnforced(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestF141_AContainerIsNotStartedWithoutTheLimitsItAsksFor on a host that cannot hold them, unless its policy says
+// allow_unlimited. One that asks for none may run.
+func TestF141_AContainerIsNotStartedWithoutTheLimitsItAsksFor(t *testing.T) {
+	h := newHost(t) // without control groups
+	registry := "registry registry.invalid { private }\npod_network none\n"
+	h.replacePolicy(registry)
+	client := runnerdtest.Attach(t, h.open())
+	reason := func(change func(*workload.Spec)) string {
+		spec := &workload.Spec{
+			Runtime: workload.RuntimeOCI, Replicas: 1, Image: "registry.invalid/box:1", ImageDigest: [32]byte{1},
+		}
+		change(spec)
+		m := runnerdtest.StartOf(t, "spread.web", 0, spec)
+		m.CheckOnly = true
+		client.AwaitAcknowledged(client.Send(&message.Command{Body: &message.Command_Start{Start: m}}))
+		if i := client.Instance(runnerdtest.IDOf(m.Id)); i != nil && i.State == denied {
+			return i.Reason
+		}
+		return ""
+	}
+	limits := map[string]func(*workload.Spec){
+		"cpu":    func(s *workload.Spec) { s.CPUMillicores = 100; s.MemoryMiB = 64 },
+		"memory": func(s *workload.Spec) { s.MemoryMiB = 64 },
+		"pids":   func(s *workload.Spec) { s.PidsMax = 10 },
+	}
+	for controller, limit := range limits {
+		if got := reason(limit); !strings.Contains(got, "no control group controller "+controller+" ") ||
+			!strings.Contains(got, "allow_unlimited") {
+			t.Errorf("%s: %q", controller, got)
+		}
+	}
+	if got := reason(func(*workload.Spec) {}); got != "" {
+		t.Errorf("one without limits: %q", got)
+	}
+	h.replacePolicy(registry + "allow_unlimited\n")
+	for controller, limit := range limits {
+		if got := reason(limit); got != "" {
+			t.Errorf("%s with allow_unlimited: %q", controller, got)
+		}
+	}
 }

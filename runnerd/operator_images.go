@@ -84,11 +84,13 @@ func (o *operators) inUse(i *image.Image) error {
 	return fmt.Errorf("image %s is in use here, by %s: delete the workload, or have it run elsewhere", i.Digest, who)
 }
 
-// prune removes the images that no instance uses.
+// prune removes the images that no instance uses and that do not stand by for one: those would be brought again.
 func (o *operators) prune(ctx context.Context) (removed []image.Image, err error) {
 	list, err := o.list(ctx)
 	for _, i := range list {
-		if i.Users > 0 || err != nil {
+		standby := false
+		o.supervisor.do(func() { standby = o.supervisor.standsBy(i.Digest) })
+		if i.Users > 0 || standby || err != nil {
 			continue
 		}
 		if err = o.supervisor.images.Remove(ctx, i.Digest); err == nil {

@@ -35,6 +35,7 @@ type Timing struct {
 	BackoffReset time.Duration // 10 min of running forget the back-off
 	PolicyCheck  time.Duration // 5 s
 	Liveness     time.Duration // 60 s of a failing health check end an instance
+	AheadLeast   time.Duration // 30 s at the lowest priority, then what is prepared gets a little more
 }
 
 const (
@@ -43,6 +44,7 @@ const (
 	backoffReset = 10 * time.Minute
 	policyCheck  = 5 * time.Second
 	liveness     = time.Minute
+	aheadLeast   = 30 * time.Second
 
 	// The back-off grows by 5/2, so that a crash loop makes 7 starts in its first five minutes (F76
 	// allows 8; doubling would make 9).
@@ -93,4 +95,5 @@ func (t *Timing) complete() {
 	set(&t.BackoffReset, backoffReset)
 	set(&t.PolicyCheck, policyCheck)
 	set(&t.Liveness, liveness)
+	set(&t.AheadLeast, aheadLeast)
 }

@@ -48,6 +48,7 @@ func (s *Supervisor) Attach(conn *net.UnixConn) error {
 		if s.session != nil {
 			s.session.link.Close()
 			s.blobsGone(s.session)
+			s.dropPreparations(s.session)
 		}
 		s.session = fresh
 		s.checkPolicy()
@@ -75,6 +76,7 @@ func (s *Supervisor) receive(from *session) {
 			s.session = nil
 		}
 		s.blobsGone(from)
+		s.dropPreparations(from)
 	})
 }
 
@@ -156,6 +158,12 @@ func (s *Supervisor) flushAll() bool {
 			return false
 		}
 		i.dirty = false
+	}
+	for len(s.ahead.answers) > 0 {
+		if !s.send(&message.Event{Body: &message.Event_Prepared{Prepared: s.ahead.answers[0]}}) {
+			return false
+		}
+		s.ahead.answers = s.ahead.answers[1:]
 	}
 	if current.listing {
 		listing := &message.Listing{Count: uint32(len(s.instances))}

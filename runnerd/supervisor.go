@@ -46,7 +46,8 @@ type Supervisor struct {
 	attachments attachments
 	blobs       blobRequests
 	grants      *grants
-	spares      *spares         // nil = no containers
+	spares      *spares // nil = no containers
+	ahead       preparations
 	checking    bool            // the network is being looked at
 	allowing    bool            // a change of them is under way
 	allowed     []workload.Port // ports of the host that containers may reach
@@ -64,7 +65,7 @@ func Open(options Options) (*Supervisor, error) {
 	s := &Supervisor{
 		options: options, calls: make(chan func(), 64), quit: make(chan struct{}),
 		stopped: make(chan struct{}), launch: make(chan struct{}, launchesAtOnce),
-		instances: map[InstanceID]*instance{},
+		instances: map[InstanceID]*instance{}, ahead: newPreparations(),
 	}
 	for _, name := range []string{"", instancesDirName, trashDirName} {
 		if err := os.MkdirAll(filepath.Join(directory, name), directoryMode); err != nil {
@@ -95,6 +96,7 @@ func Open(options Options) (*Supervisor, error) {
 	}
 	s.emptyTrash()
 	s.reclaimOrphans()
+	s.sweepPreparations()
 	s.openSpares()
 	s.retainNetworks()
 	s.adoptAll()
@@ -126,6 +128,7 @@ func lockDirectory(directory string) (*os.File, error) {
 func (s *Supervisor) Close() {
 	s.once.Do(func() { close(s.quit) })
 	<-s.stopped
+	s.ahead.work.Wait() // not in the loop: what is prepared may ask it something
 }
 
 func (s *Supervisor) loop() {
@@ -148,6 +151,7 @@ func (s *Supervisor) loop() {
 		}
 		s.allowPorts()
 		s.keepSpare()
+		s.answerLaunched()
 		s.flush()
 	}
 }
@@ -162,6 +166,7 @@ func (s *Supervisor) end() {
 	if s.retry != nil {
 		s.retry.Stop()
 	}
+	s.cancelPreparations()
 	if s.spares != nil {
 		s.spares.close()
 	}

@@ -59,7 +59,7 @@ func newHost(t *testing.T) *host {
 	h := &host{t: t, directory: filepath.Join(base, "state"), policy: filepath.Join(base, "policy")}
 	h.binary, h.digest = runnerdtest.Binary(t, base)
 	h.writePolicy("")
-	h.timing = runnerd.Timing{BackoffFirst: 50 * time.Millisecond, PolicyCheck: 100 * time.Millisecond}
+	h.timing = runnerd.Timing{BackoffFirst: 50 * time.Millisecond, PolicyCheck: 100 * time.Millisecond, AheadLeast: 2 * time.Second}
 	t.Cleanup(h.killAll)
 	return h
 }

@@ -24,7 +24,7 @@ import (
 func (s *Supervisor) running(i *instance) {
 	wasReady := i.ready == readinessReady && i.phase == phaseRunning // adopted
 	i.stopTimers()
-	i.phase, i.dirty, i.reason = phaseRunning, true, ""
+	i.phase, i.dirty, i.reason, i.failed = phaseRunning, true, "", ""
 	if !wasReady {
 		i.ready = readinessUnknown
 	}

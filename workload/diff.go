@@ -63,8 +63,8 @@ func Summary(s *Spec) string {
 const differenceMax = 240
 
 // Summaries shows the versions of one workload so that people can choose between them: the Summary of each,
-// followed by the statements that not all of them share, as in "replicas=1, process=/b, args 7". What is longer
-// than a line is cut; a nil version gives "".
+// followed by the statements that not all of them share, as in "replicas=1, process=/b, args 7". What is
+// longer than a line is cut; a nil version gives "".
 func Summaries(versions []*Spec) []string {
 	all := make([][]line, len(versions))
 	for i, s := range versions {

@@ -35,7 +35,8 @@ func checkFormatRoundTrip(t *rapid.T) {
 
 func TestF156_ExportRoundTrip(t *testing.T) { rapid.Check(t, checkFormatRoundTrip) }
 
-// A cluster may hold names that commands take for flags, from before they were refused: what is exported can be applied.
+// A cluster may hold names that commands take for flags, from before they were refused: what is exported can
+// be applied.
 func TestF156_ExportedNamesCanBeApplied(t *testing.T) {
 	s := &Spec{Runtime: RuntimeProcess, Replicas: 1, Image: "/bin/true"}
 	for _, name := range []string{"-a", "-", "--", "a-", "0", "-f"} {

@@ -146,13 +146,13 @@ func readImage(r *blockReader, s *syntax.Statement) {
 
 // The parts of a reference, as registries take them.
 var (
-	referenceHost = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
+	registryName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$`)
 	referenceName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
 	referenceTag  = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,128}$`)
 )
 
-// wellFormedReference judges what a person wrote. What is stored is judged less strictly, by validReference: a
-// cell must be able to keep what another version of this program let through.
+// wellFormedReference judges what a person wrote. What is stored is judged less strictly, by validReference:
+// a cell must be able to keep what another version of this program let through.
 func wellFormedReference(reference string) bool {
 	if i := strings.LastIndexByte(reference, ':'); i >= 0 && !strings.Contains(reference[i:], "/") {
 		if !referenceTag.MatchString(reference[i+1:]) {
@@ -164,7 +164,25 @@ func wellFormedReference(reference string) bool {
 	if !split || !strings.ContainsAny(host, ".:") && host != "localhost" {
 		return referenceName.MatchString(reference)
 	}
-	return referenceHost.MatchString(host) && referenceName.MatchString(name)
+	return ValidRegistryHost(host) && referenceName.MatchString(name)
+}
+
+// ValidRegistryHost reports whether a text is the HOST[:PORT] of a registry: a name, an IPv4 address, or an
+// IPv6 address in brackets, with nothing left over.
+func ValidRegistryHost(text string) bool {
+	host := text
+	if i := strings.LastIndexByte(text, ':'); i > strings.LastIndexByte(text, ']') {
+		port, ok := number(text[i+1:], math.MaxUint16)
+		if !ok || port == 0 {
+			return false
+		}
+		host = text[:i]
+	}
+	if inside, bracketed := strings.CutPrefix(host, "["); bracketed {
+		address, err := netip.ParseAddr(strings.TrimSuffix(inside, "]"))
+		return strings.HasSuffix(host, "]") && err == nil && address.Is6() && address.Zone() == ""
+	}
+	return registryName.MatchString(host)
 }
 
 func readSHA256(r *blockReader, s *syntax.Statement) {

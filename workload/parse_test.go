@@ -341,10 +341,11 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// F84: a reference that no registry can have is a mistake of the file, with its place; what one can have is not.
+// F84: a reference that no registry can have is a mistake of the file, with its place; what one can have is
+// not.
 func TestF84_ImageReferencesAreJudgedWhereTheyStand(t *testing.T) {
 	for _, bad := range []string{"NGINX::", "NGINX", "a:", "a//b", "a/B", "a:b:c", "host.x:port/a", "host.x:/a", "a:1/", "x/-a",
-		"[::1]:5000", "a:" + strings.Repeat("t", 129)} {
+		"[::1]:5000", "[::1/a", "[1.2.3.4]/a", "[::::]/a", "[::1]9/a", "[::1]:/a", "10.0.0.1:0/a", "x.y:65536/a", "a:" + strings.Repeat("t", 129)} {
 		_, err := Parse("f", []byte("spread x {\n  image "+bad+"\n}"))
 		if err == nil || !strings.HasPrefix(err.Error(), "f:2:9: ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", bad, err)

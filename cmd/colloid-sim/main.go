@@ -5,8 +5,8 @@
 //	go run ./cmd/colloid-sim -set ci          the seeds that every change must pass
 //	go run ./cmd/colloid-sim -set long        new seeds until it is stopped
 //
-// Ctrl-C ends what is going on, shrinking included, and shows what there is; a second one ends the program. Exit
-// status: 1 something failed, 2 wrong arguments, 130 interrupted before the end.
+// Ctrl-C ends what is going on, shrinking included, and shows what there is; a second one ends the program.
+// Exit status: 1 something failed, 2 wrong arguments, 130 interrupted before the end.
 package main
 
 import (

@@ -47,8 +47,8 @@ func program(mode, line string) *exec.Cmd {
 	return command
 }
 
-// Numbers that cannot be meant end with one line and status 2: a run that simulated nothing is no success. So do
-// flags that would change nothing.
+// Numbers that cannot be meant end with one line and status 2: a run that simulated nothing is no success. So
+// do flags that would change nothing.
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	for line, names := range map[string]string{
 		"-hours NaN": "-hours", "-hours +Inf": "-hours", "-hours 1e300": "-hours", "-hours -1": "-hours", "-hours 0": "-hours",

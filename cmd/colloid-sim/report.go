@@ -59,8 +59,8 @@ type tally struct {
 	examined map[string]int // by rule
 }
 
-// many plays scenarios of the CI kind, count of them or until interrupted (0). All have to pass, and the whole
-// set has to be enough.
+// many plays scenarios of the CI kind, count of them or until interrupted (0). All have to pass, and the
+// whole set has to be enough.
 func (a *arguments) many(ctx context.Context, count int) int {
 	t := &tally{begin: time.Now(), reported: time.Now(), next: a.seed, examined: make(map[string]int)}
 	var workers sync.WaitGroup

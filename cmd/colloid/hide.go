@@ -9,9 +9,9 @@ import (
 // keyLengthMin is shorter than any key of a cluster, and longer than what else might stand behind a #.
 const keyLengthMin = 40
 
-// takeArguments returns the arguments and overwrites the keys of HOST#KEY where the kernel shows them: every user
-// of the host can read /proc/PID/cmdline, and `colloid connect` stays as long as the cell. A moment remains in
-// which the key can be seen.
+// takeArguments returns the arguments and overwrites the keys of HOST#KEY where the kernel shows them: every
+// user of the host can read /proc/PID/cmdline, and `colloid connect` stays as long as the cell. A moment
+// remains in which the key can be seen.
 func takeArguments() []string {
 	arguments := make([]string, 0, len(os.Args))
 	for _, shown := range os.Args[1:] {

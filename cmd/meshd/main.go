@@ -19,6 +19,7 @@ import (
 
 	"colloid.net/internal/version"
 	"colloid.net/ipc/supply"
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/control"
 	"colloid.net/meshd/daemon"
 	"colloid.net/meshd/state"
@@ -98,11 +99,11 @@ func parse(arguments []string) (daemon.Options, error) {
 	flags.StringVar(&options.Hostname, "hostname", "", "`name` shown to operators (default: the host's)")
 	flags.IntVar(&options.SupplyFD, "supply-fd", -1, "inherited `descriptor` on which the launcher sends helper connections")
 	flags.Func("bind", "`address`[:port] to listen on (default: all addresses, port 12421)", func(s string) (err error) {
-		options.Bind, err = parseAddress(s)
+		options.Bind, err = uds.ParseEndpoint(s, 0)
 		return err
 	})
 	flags.Func("advertise", "`address`[:port] where other cells reach this one; may be repeated", func(s string) error {
-		address, err := parseAddress(s)
+		address, err := uds.ParseEndpoint(s, 0)
 		if err != nil {
 			return err
 		}
@@ -156,16 +157,4 @@ func parse(arguments []string) (daemon.Options, error) {
 	options.KeysMax = uint32(keysMax)
 	options.Helpers = strings.FieldsFunc(os.Getenv(supply.HelpersVariable), func(r rune) bool { return r == ',' })
 	return options, nil
-}
-
-// parseAddress accepts ADDRESS, ADDRESS:PORT and [IPV6]:PORT.
-func parseAddress(text string) (netip.AddrPort, error) {
-	if address, err := netip.ParseAddrPort(text); err == nil {
-		return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
-	}
-	address, err := netip.ParseAddr(strings.Trim(text, "[]"))
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("address %q: want ADDRESS, ADDRESS:PORT or [IPV6]:PORT", text)
-	}
-	return netip.AddrPortFrom(address.Unmap(), 0), nil
 }

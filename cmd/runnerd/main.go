@@ -50,8 +50,8 @@ func main() {
 
 var errArguments = errors.New("runnerd: wrong arguments")
 
-// permanent reports whether something lies in the state directory that only a person can move away, or the command
-// line is wrong.
+// permanent reports whether something lies in the state directory that only a person can move away, or the
+// command line is wrong.
 func permanent(err error) bool {
 	for _, cause := range [...]error{errArguments, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EEXIST, unix.ENXIO, unix.EACCES, unix.EROFS} {
 		if errors.Is(err, cause) {

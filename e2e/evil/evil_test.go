@@ -271,12 +271,14 @@ func TestF132_HostileCommands(t *testing.T) {
 		{"digest of something else", func(m *message.Start) { m.Id.Digest++ }},
 		{"address of seven bytes", func(m *message.Start) { m.Address = make([]byte, 7) }},
 	} {
-		m := good()
-		slot++
-		m.Id.Slot = slot
-		c.change(m)
-		client.Send(&message.Command{Body: &message.Command_Start{Start: m}})
-		client.Await(runnerdtest.IDOf(m.Id), denied)
+		for _, prepare := range []bool{false, true} {
+			m := good()
+			slot++
+			m.Id.Slot, m.PrepareOnly = slot, prepare
+			c.change(m)
+			client.Send(&message.Command{Body: &message.Command_Start{Start: m}})
+			client.Await(runnerdtest.IDOf(m.Id), denied)
+		}
 	}
 	for name, record := range map[string][]byte{
 		"garbage":             []byte("\xff\xff\xff\xff garbage"),

@@ -1,7 +1,7 @@
 //go:build wasip1
 
-// Command hello-wasm is a WebAssembly module written in Go: it greets whom it is told to, says on which cell it
-// runs, and counts the greetings in the cluster. Build it with
+// Command hello-wasm is a WebAssembly module written in Go: it greets whom it is told to, says on which cell
+// it runs, and counts the greetings in the cluster. Build it with
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o hello.wasm ./examples/hello-wasm
 //

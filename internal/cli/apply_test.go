@@ -157,7 +157,8 @@ func TestF132_ApplyPinsAProcessToTheFileThatIsHere(t *testing.T) {
 	}
 }
 
-// What is no program has no digest: a device has no end, a pipe no beginning, and an empty file was a mistake.
+// What is no program has no digest: a device has no end, a pipe no beginning, and an empty file was a
+// mistake.
 func TestF132_OnlyProgramsArePinned(t *testing.T) {
 	directory := t.TempDir()
 	pipe, empty := filepath.Join(directory, "pipe"), filepath.Join(directory, "empty")

@@ -28,7 +28,8 @@ func TestWrongArgumentsAreToldWhatFits(t *testing.T) {
 	}
 }
 
-// What stands behind -- is no flag, whatever it looks like: a cluster may hold a workload whose name begins with a hyphen.
+// What stands behind -- is no flag, whatever it looks like: a cluster may hold a workload whose name begins
+// with a hyphen.
 func TestTwoHyphensEndTheFlags(t *testing.T) {
 	d := newFake(t)
 	d.run(web2, "apply", "-f", "-")

@@ -24,7 +24,8 @@ type Environment struct {
 	Errors   io.Writer
 	Variable func(string) string // os.Getenv
 	Root     bool                // effective user is root
-	// Abandon ends the process with a status while Main still runs: what os.Exit does. Nil: commands are not abandoned.
+	// Abandon ends the process with a status while Main still runs: what os.Exit does. Nil: commands are not
+	// abandoned.
 	Abandon func(status int)
 }
 
@@ -114,11 +115,12 @@ func sayWhatFits(command *cobra.Command) {
 	}
 }
 
-// takesWords marks a command whose arguments behind the first belong to somebody else, who may want empty ones.
+// takesWords marks a command whose arguments behind the first belong to somebody else, who may want empty
+// ones.
 const takesWords = "takes-words"
 
-// refuseEmptyArguments: an argument with nothing in it is most often a variable of a script that is not set, and would
-// mean the working directory, or everything.
+// refuseEmptyArguments: an argument with nothing in it is most often a variable of a script that is not set,
+// and would mean the working directory, or everything.
 func refuseEmptyArguments(command *cobra.Command, arguments []string) error {
 	for i, argument := range arguments {
 		if argument == "" && (i == 0 || command.Annotations[takesWords] == "") {
@@ -143,8 +145,8 @@ func refuseEmptyFlags(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// refuseUnknownTopics adds the commands of the library that parse the command line, which would answer a topic or
-// shell that does not exist with a text about something else, and success.
+// refuseUnknownTopics adds the commands of the library that parse the command line, which would answer a
+// topic or shell that does not exist with a text about something else, and success.
 func refuseUnknownTopics(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completeFirst offers for the first argument, and nothing for those behind it, what names gives for the present status.
+// completeFirst offers for the first argument, and nothing for those behind it, what names gives for the
+// present status.
 func (a *app) completeFirst(names func(*uds.Status) []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, arguments []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(arguments) > 0 {

@@ -8,7 +8,8 @@ import (
 	"colloid.net/ipc/uds"
 )
 
-// The shell is told what a command takes: cells, workloads or replicas, and no files of the working directory.
+// The shell is told what a command takes: cells, workloads or replicas, and no files of the working
+// directory.
 func TestCompletionOffersWhatACommandTakes(t *testing.T) {
 	d := newFake(t)
 	d.status.Cells = []uds.CellInfo{{ID: "a1b2c3d4e5f60718"}}

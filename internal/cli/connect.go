@@ -1,14 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
 	"colloid.net/ipc/uds"
@@ -50,72 +46,26 @@ workloads would become one; --merge does it nevertheless.`,
 
 const connectMerge = 1 // flag of a CONNECT request
 
-func (a *app) connect(s *session, target target, merge bool) error {
+func (a *app) connect(s *session, target uds.Target, merge bool) error {
 	payload := []byte{0}
 	if merge {
 		payload[0] = connectMerge
 	}
 	var reply uds.ConnectReply
 	if err := s.call(uds.CodeConnect, append(payload, target.String()...), &reply); err != nil {
-		return s.explain("connect "+target.address(), err)
+		return s.explain("connect "+target.Address(), err)
 	}
 	a.data("joined cluster %s, %s", printable(reply.Cluster), counted(reply.Members, "member"))
 	return nil
 }
 
-// target is where to join: a host name or address, a port if given, a key if given.
-type target struct{ host, port, key string }
-
-// address leaves out the key, which must not appear in messages.
-func (t target) address() string {
-	host := t.host
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if t.port != "" {
-		host += ":" + t.port
-	}
-	return host
-}
-
-func (t target) String() string {
-	if t.key == "" {
-		return t.address()
-	}
-	return t.address() + "#" + t.key
-}
-
-// parseTarget reads HOST[:PORT][#KEY]; an IPv6 address with a port needs brackets.
-func parseTarget(text string) (target, error) {
-	var t target
-	address, key, hasKey := strings.Cut(text, "#")
-	t.host, t.key = address, key
-	if ip, err := netip.ParseAddr(strings.Trim(address, "[]")); err == nil {
-		t.host = ip.String()
-	} else if pair, err := netip.ParseAddrPort(address); err == nil {
-		t.host, t.port = pair.Addr().String(), strconv.Itoa(int(pair.Port()))
-	} else if host, port, ok := strings.Cut(address, ":"); ok {
-		t.host, t.port = host, cmp.Or(port, "missing")
-	}
-	number, err := strconv.ParseUint(t.port, 10, 16)
-	if t.port != "" && (err != nil || number == 0) {
-		return t, fail(ExitUsage, "%q: the port must be a number from 1 to 65535", t.address())
-	}
-	if t.host == "" || hasKey && t.key == "" || !validHost(t.host) {
-		return t, fail(ExitUsage, "%q is not HOST[:PORT][#KEY]", address)
+// parseTarget reads HOST[:PORT][#KEY].
+func parseTarget(text string) (uds.Target, error) {
+	t, err := uds.ParseTarget(text)
+	if err != nil {
+		return t, fail(ExitUsage, "%w", err)
 	}
 	return t, nil
-}
-
-func validHost(host string) bool {
-	for _, c := range []byte(host) {
-		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '-' ||
-			c == ':' || c == '_' || c == '%'
-		if !ok {
-			return false
-		}
-	}
-	return len(host) <= 253 && host[0] != '-'
 }
 
 func (a *app) leaveCommand() *cobra.Command {
@@ -211,8 +161,8 @@ func (a *app) leave(ctx context.Context, s *session, request []byte, drain time.
 	}
 }
 
-// lastCell warns when nobody is left who would keep the configuration: the cell is the only one, or all others are
-// leaving as well, also if they began at the same moment.
+// lastCell warns when nobody is left who would keep the configuration: the cell is the only one, or all
+// others are leaving as well, also if they began at the same moment.
 type lastCell struct {
 	app  *app
 	text string // the warning, once there is one

@@ -11,28 +11,30 @@ import (
 	"colloid.net/ipc/uds"
 )
 
-func TestParseTarget(t *testing.T) {
-	for text, want := range map[string]target{
-		"host":                     {"host", "", ""},
-		"host:99":                  {"host", "99", ""},
-		"host.example#KEY":         {"host.example", "", "KEY"},
-		"192.0.2.1:1#K":            {"192.0.2.1", "1", "K"},
-		"2001:db8::1":              {"2001:db8::1", "", ""},
-		"[2001:db8::1]":            {"2001:db8::1", "", ""},
-		"[2001:db8::1]:12421#abcd": {"2001:db8::1", "12421", "abcd"},
-	} {
-		got, err := parseTarget(text)
-		if err != nil || got != want {
-			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
-		}
-		if again, err := parseTarget(got.String()); err != nil || again != got {
-			t.Errorf("%q becomes %q, which is read as %+v, %v", text, got, again, err)
+// halfUnderstood are addresses that are none, and were read as one that they resemble.
+var halfUnderstood = []string{"[::1", "::1]", "[[::1]]", "]::1[", "[192.0.2.1]", "[192.0.2.1]:1", "192.0.2.1]", "[::1]9", "[::1]:9:9", "[::1]]:9",
+	"[::1 ]", "::1%", "[fe80::1%a]b]:9", "::ffff:192.0.2.1%e", "192.0.2.1:", "192.0.2.1:0", "192.0.2.1:+9", "192.0.2.1:09", "192.0.2.1:65536"}
+
+// An address that is not understood to its end is refused, wherever one is given.
+func TestAddressesThatAreHalfUnderstood(t *testing.T) {
+	names := []string{"a..b", ".a", "a%b", "192.0.2.256", "192.0.2.01", "192.0.2", "0x7f.1", "3221225985", "0.0.0.0", "::", "224.0.0.1", "[ff02::1]:9"}
+	for _, text := range append(names, halfUnderstood...) {
+		for _, arguments := range [][]string{{"connect", text}, {"--join", text}} {
+			runCommand("", map[string]string{"COLLOID_DIR": t.TempDir(), "COLLOID_LIBEXEC": fakePrograms(t)}, arguments...).
+				expectError(t, ExitUsage, text)
 		}
 	}
-	for _, text := range []string{"", ":1", "host:", "host:0", "host:65536", "host:x", "host#", "a b", "-x", "host/..", "#k"} {
-		if got, err := parseTarget(text); err == nil {
-			t.Errorf("%q was read as %+v", text, got)
+	for _, text := range halfUnderstood {
+		for _, flag := range []string{"--bind", "--advertise"} {
+			runCommand("", map[string]string{"COLLOID_DIR": t.TempDir(), "COLLOID_LIBEXEC": fakePrograms(t)}, flag, text).
+				expectError(t, ExitUsage, flag, text)
 		}
+	}
+	d := newFake(t)
+	d.run("", "connect", "[::1").expectError(t, ExitUsage, "the bracket is not closed")
+	d.run("", "connect", "[::1#SECRET").expectError(t, ExitUsage, "the bracket is not closed")
+	if r := d.run("", "connect", "[::1#SECRET"); strings.Contains(r.errors, "SECRET") || len(d.requests) > 0 {
+		t.Errorf("%q, requests %q", r.errors, d.requests)
 	}
 }
 
@@ -91,7 +93,8 @@ func TestGoneCellsAreGoneForEveryCommand(t *testing.T) {
 	d.run("", "uncordon", "two").expect(t, 0, "00000000000000b2 takes work again\n")
 }
 
-// The configuration does not end without a word: neither with the only cell, nor when the last ones leave together.
+// The configuration does not end without a word: neither with the only cell, nor when the last ones leave
+// together.
 func TestTheLastCellWarnsWhenItLeaves(t *testing.T) {
 	const warning = "no other cell stays: the configuration of 1 workload ends"
 	for state, warns := range map[string]bool{"leaving": true, "gone": true, "alive": false, "dead": false} {
@@ -254,32 +257,32 @@ func TestParseEndpoint(t *testing.T) {
 		"192.0.2.1": "192.0.2.1:12421", "192.0.2.1:9": "192.0.2.1:9", "2001:db8::1": "[2001:db8::1]:12421",
 		"[2001:db8::1]:9": "[2001:db8::1]:9", ":9": "[::]:9", "::": "[::]:12421",
 	} {
-		if got, err := parseEndpoint("--bind", text); err != nil || got != want {
-			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+		if got, err := parseEndpoint("--bind", text); err != nil || got.String() != want {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "host", "192.0.2.1:0", "192.0.2.1:70000", ":"} {
 		if got, err := parseEndpoint("--bind", text); err == nil {
-			t.Errorf("%q was read as %q", text, got)
+			t.Errorf("%q was read as %v", text, got)
 		}
 	}
 }
 
-// What cannot be told to other cells is refused before a cell is started: meshd would stop at it (it did, with a panic,
-// again and again).
+// What cannot be told to other cells is refused before a cell is started: meshd would stop at it (it did,
+// with a panic, again and again).
 func TestWhatACellSaysOfItselfIsChecked(t *testing.T) {
 	one, two := "--advertise=192.0.2.1", "--label=zone=a"
 	for want, flags := range map[string][]string{
-		"every address is none":      {"--advertise", "0.0.0.0"},
-		"none to be reached at":      {"--advertise", "::"},
-		"name one":                   {"--advertise", "::ffff:0.0.0.0"},
-		"address of many":            {"--advertise", "224.0.0.1"},
-		"of many machines":           {"--advertise", "[ff02::1]:9"},
-		"name one of this machine":   {"--advertise", "255.255.255.255"},
-		"that is the address of":     {"--bind", "224.0.0.1"},
-		"at most 4 addresses":        {one, one, one, one, one},
-		"has another already":        {two, "--label=zone=b"},
-		`--label "zone=a": a cell h`: {two, two},
+		"every address is none":                {"--advertise", "0.0.0.0"},
+		"none to be reached at":                {"--advertise", "::"},
+		"name one":                             {"--advertise", "::ffff:0.0.0.0"},
+		"address of many":                      {"--advertise", "224.0.0.1"},
+		"of many machines":                     {"--advertise", "[ff02::1]:9"},
+		"name one: want ADDRESS, ADDRESS:PORT": {"--advertise", "255.255.255.255"},
+		"that is the address of":               {"--bind", "224.0.0.1"},
+		"at most 4 addresses":                  {one, one, one, one, one},
+		"has another already":                  {two, "--label=zone=b"},
+		`--label "zone=a": a cell h`:           {two, two},
 	} {
 		r := runCommand("", map[string]string{"COLLOID_DIR": t.TempDir(), "COLLOID_LIBEXEC": fakePrograms(t)}, flags...)
 		r.expectError(t, ExitUsage, want)

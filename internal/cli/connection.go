@@ -39,8 +39,8 @@ func (a *app) socketPlaces() []string {
 	return places
 }
 
-// plainPath makes of a path below the working directory one that says so: package uds refuses names that the kernel
-// or another program could take for something else than a file (F135, F136).
+// plainPath makes of a path below the working directory one that says so: package uds refuses names that the
+// kernel or another program could take for something else than a file (F135, F136).
 func plainPath(path string) string {
 	if filepath.IsAbs(path) || strings.HasPrefix(path, ".") || strings.HasPrefix(path, "@") {
 		return path

@@ -182,8 +182,8 @@ func openTarget(local string) (*copyTarget, error) {
 	return &copyTarget{root: root, name: name}, err
 }
 
-// ownDescriptor tells a path that means what is open already, such as standard output. What that is may be a file that
-// others write to as well: it must not be replaced by another one of its name.
+// ownDescriptor tells a path that means what is open already, such as standard output. What that is may be a
+// file that others write to as well: it must not be replaced by another one of its name.
 func ownDescriptor(local string) (number int, own bool) {
 	for name, number := range map[string]int{"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2} {
 		if local == name {

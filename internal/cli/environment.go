@@ -10,8 +10,8 @@ import (
 	"colloid.net/workload"
 )
 
-// fetchSources reads the secrets and files of a block into the environment that the daemon seals. No error shows
-// a value (F83).
+// fetchSources reads the secrets and files of a block into the environment that the daemon seals. No error
+// shows a value (F83).
 func (a *app) fetchSources(d *desired, block workload.Block) error {
 	environment := new(workload.Environment)
 	for _, source := range block.Sources {

@@ -275,8 +275,9 @@ func (x *execution) passInput() {
 // endOfTransmission is control-D, which a terminal takes for the end of the input at the beginning of a line.
 const endOfTransmission = 4
 
-// allowance is how much input the host takes without waiting for the program, so that what is behind it in the stream,
-// signals above all, arrives also while the program does not read. Hosts of earlier versions say nothing about it.
+// allowance is how much input the host takes without waiting for the program, so that what is behind it in
+// the stream, signals above all, arrives also while the program does not read. Hosts of earlier versions say
+// nothing about it.
 type allowance struct {
 	mutex sync.Mutex
 	more  sync.Cond
@@ -332,9 +333,9 @@ func (a *allowance) raise(limit uint64) {
 	a.more.Broadcast()
 }
 
-// passed are the signals that go to the program: all that somebody could mean for it. Left out are those that cannot be
-// caught, those that this process raises itself (SIGPIPE, SIGURG, SIGCHLD, faults), and what stops and continues jobs,
-// which is about this command.
+// passed are the signals that go to the program: all that somebody could mean for it. Left out are those that
+// cannot be caught, those that this process raises itself (SIGPIPE, SIGURG, SIGCHLD, faults), and what stops
+// and continues jobs, which is about this command.
 func passed() []os.Signal {
 	list := []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
 		unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ}
@@ -345,8 +346,8 @@ func passed() []os.Signal {
 	return list
 }
 
-// signals passes on what a person or a script sends to the command; the second of those that ask to end ends the
-// connection, and the program with it. Nothing in here waits for the stream, which may take nothing.
+// signals passes on what a person or a script sends to the command; the second of those that ask to end ends
+// the connection, and the program with it. Nothing in here waits for the stream, which may take nothing.
 func (x *execution) signals(ctx context.Context, stop <-chan struct{}) {
 	received := make(chan os.Signal, 16)
 	signal.Notify(received, passed()...)

@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Input goes as far as the host says. Before it has said anything it is little, and of a host that never does, all.
+// Input goes as far as the host says. Before it has said anything it is little, and of a host that never
+// does, all.
 func TestInputKeepsToWhatTheHostTakes(t *testing.T) {
 	a := newAllowance()
 	if n := a.take(attach.InputFirst + 1000); n != attach.InputFirst {

@@ -17,8 +17,8 @@ const (
 	ExitNeedsHuman  = 3 // `status` shows something that waits for a person
 	ExitUnreachable = 4 // no daemon answers on the socket
 	ExitConflict    = 5 // the key holds concurrent values, or changed since it was read
-	// ExitConfiguration: the cell cannot run as it is configured, or its directory is unusable; trying again cannot help.
-	// No panic ends a program with it.
+	// ExitConfiguration: the cell cannot run as it is configured, or its directory is unusable; trying again
+	// cannot help. No panic ends a program with it.
 	ExitConfiguration = supply.ExitMisconfigured
 )
 

@@ -116,8 +116,8 @@ func (d *fakeRunnerd) serve(socket net.Conn) {
 	send(operator.Reply{Done: true})
 }
 
-// TestF84_ImagesAreShownWithAllTheirNames holds it for what is printed, and that errors name the file and say with their
-// status whether another try can help.
+// TestF84_ImagesAreShownWithAllTheirNames holds it for what is printed, and that errors name the file and say
+// with their status whether another try can help.
 func TestF84_ImagesAreShownWithAllTheirNames(t *testing.T) {
 	d := newFake(t)
 	file := filepath.Join(t.TempDir(), "image.tar")

@@ -114,7 +114,8 @@ func (a *app) loadKeys(flags fileFlags, prepare func(workload.Block) (desired, e
 	return all, nil
 }
 
-// unusedVariables complains about what --set gave for nothing: most often the name is misspelt, here or in the file.
+// unusedVariables complains about what --set gave for nothing: most often the name is misspelt, here or in
+// the file.
 func unusedVariables(variables map[string]string, used map[string]bool, files []string) (complaints []string) {
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		if !used[name] {

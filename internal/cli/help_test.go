@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Every flag that the documents show for starting a cell stands in the help of the commands that start one, in a
-// section of its own, and in no other command's help.
+// Every flag that the documents show for starting a cell stands in the help of the commands that start one,
+// in a section of its own, and in no other command's help.
 func TestHelpShowsTheFlagsOfTheDaemon(t *testing.T) {
 	text, err := os.ReadFile("../../docs/commands.md")
 	if err != nil {

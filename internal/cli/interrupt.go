@@ -12,9 +12,9 @@ const interruptGrace = 500 * time.Millisecond
 
 var errInterrupted = fail(exitInterrupted, "interrupted; what the daemon has been asked for it may do yet")
 
-// execute runs one command, and abandons it soon after ctx. A command may wait for something that knows nothing of
-// ctx: a pipe that nobody writes, a terminal, the answer of a daemon. Those that have to clean up, or know better what an
-// interruption means, say so with a.endsItself and are waited for.
+// execute runs one command, and abandons it soon after ctx. A command may wait for something that knows
+// nothing of ctx: a pipe that nobody writes, a terminal, the answer of a daemon. Those that have to clean up,
+// or know better what an interruption means, say so with a.endsItself and are waited for.
 func (a *app) execute(ctx context.Context, command func(context.Context) error) int {
 	done := make(chan struct{})
 	if a.Abandon != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control-C ends every command, also one that waits for a pipe, for what a person types, or for a daemon that hangs.
+// Control-C ends every command, also one that waits for a pipe, for what a person types, or for a daemon that
+// hangs.
 func TestControlCEndsWhatWaits(t *testing.T) {
 	directory := t.TempDir()
 	pipe, deaf := filepath.Join(directory, "pipe"), filepath.Join(directory, "deaf.sock")

@@ -83,8 +83,8 @@ func TestSinceIsADurationOrATime(t *testing.T) {
 	}
 }
 
-// What is kept is printed in the order of its times, parts of a line together, and what comes afterwards as it
-// comes. A log that is opened again goes on where it ended.
+// What is kept is printed in the order of its times, parts of a line together, and what comes afterwards as
+// it comes. A log that is opened again goes on where it ended.
 func TestLinesOfReplicasAreMerged(t *testing.T) {
 	var output bytes.Buffer
 	a := &app{Environment: Environment{Output: &output, Errors: &output, Variable: func(string) string { return "" }}}

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// output is standard output of one run. It remembers the first error, and nothing is written after it: what prints
-// need not look, because every command ends in check.
+// output is standard output of one run. It remembers the first error, and nothing is written after it: what
+// prints need not look, because every command ends in check.
 type output struct {
 	to     io.Writer
 	failed chan struct{} // closed at the first error
@@ -109,8 +109,8 @@ func (o *output) flush() {
 	})
 }
 
-// check makes of what a command returned, and of what became of its output, the result. What cannot be written is a
-// failure of any command; a reader that left is none to talk about.
+// check makes of what a command returned, and of what became of its output, the result. What cannot be
+// written is a failure of any command; a reader that left is none to talk about.
 func (o *output) check(err error) error {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()

@@ -32,7 +32,8 @@ func (d *fakeDaemon) into(output io.Writer, arguments ...string) result {
 	return result{exit: exit, errors: errors.String()}
 }
 
-// What cannot be written is a failure of every command, said once, and never success (data loss of `export >file`).
+// What cannot be written is a failure of every command, said once, and never success (data loss of `export
+// >file`).
 func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 	full := fullDevice(t)
 	for _, arguments := range []string{"export", "get spread.web", "version", "diff -f -", "apply -f -", "status", "status -o json",

@@ -64,8 +64,8 @@ func compare(d desired, held *uds.Entries) step {
 	return st
 }
 
-// adviseConflict tells on standard error which values compete and how to choose. Of a key that holds one value it
-// says nothing.
+// adviseConflict tells on standard error which values compete and how to choose. Of a key that holds one
+// value it says nothing.
 func (a *app) adviseConflict(entries *uds.Entries) {
 	if !inConflict(entries) {
 		return

@@ -12,7 +12,8 @@ import (
 	"colloid.net/workload"
 )
 
-// F83: values go to the daemon's seal and nowhere else; equal values are unchanged, another value is an update.
+// F83: values go to the daemon's seal and nowhere else; equal values are unchanged, another value is an
+// update.
 func TestF83_ApplySealsSecretsAndFiles(t *testing.T) {
 	d := newFake(t)
 	directory := t.TempDir()
@@ -244,8 +245,8 @@ func (d *fakeDaemon) marks(words ...string) {
 	d.keys["rollout.web.marks"] = []uds.EntryValue{value}
 }
 
-// TestUndoNeverChoosesWhatFailed: after an update that failed, undo goes back to the good version, and once more does
-// nothing but say why; history says what became of each; --to goes to a failed one on purpose.
+// TestUndoNeverChoosesWhatFailed: after an update that failed, undo goes back to the good version, and once
+// more does nothing but say why; history says what became of each; --to goes to a failed one on purpose.
 func TestUndoNeverChoosesWhatFailed(t *testing.T) {
 	d := newFake(t)
 	bad := strings.Replace(web2, "web:1", "web:bad", 1)

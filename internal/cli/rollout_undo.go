@@ -41,8 +41,9 @@ func (a *app) rolloutHistoryCommand() *cobra.Command {
 	}
 }
 
-// printHistory names versions as status does, by what their instances run, and says what became of each. Where only
-// the number of replicas or their placement changed, several have one name: the newest of them keeps it.
+// printHistory names versions as status does, by what their instances run, and says what became of each.
+// Where only the number of replicas or their placement changed, several have one name: the newest of them
+// keeps it.
 func (a *app) printHistory(present *formerVersion, versions []formerVersion) {
 	seen := map[string]bool{}
 	line := func(v *formerVersion, mark string) {
@@ -81,8 +82,8 @@ const (
 // name is the digest under which status shows the instances of the version.
 func (v *formerVersion) name() string { return fmt.Sprintf("%016x", v.spec.InstanceDigest()) }
 
-// is reports whether to, in lower case, is the beginning of a digest of the version: of its instances or of the
-// whole specification.
+// is reports whether to, in lower case, is the beginning of a digest of the version: of its instances or of
+// the whole specification.
 func (v *formerVersion) is(to string) bool {
 	return strings.HasPrefix(v.name(), to) || strings.HasPrefix(v.digest, to)
 }
@@ -93,8 +94,8 @@ func rolloutKey(key, field string) string {
 	return "rollout." + name + "." + field
 }
 
-// presentVersion is what was applied, with what has become of it; nil if several values are in conflict or it cannot
-// be read.
+// presentVersion is what was applied, with what has become of it; nil if several values are in conflict or it
+// cannot be read.
 func (s *session) presentVersion(key string) (*formerVersion, error) {
 	present, err := s.version(key)
 	if err != nil || present == nil {
@@ -278,8 +279,8 @@ func (s *session) chooseVersion(key, present, to string) (*formerVersion, error)
 	return found, nil
 }
 
-// lastGood is the newest good version besides the present one. What failed, or was replaced before anybody knew, is
-// never chosen without being named.
+// lastGood is the newest good version besides the present one. What failed, or was replaced before anybody
+// knew, is never chosen without being named.
 func lastGood(key, present string, versions []formerVersion) (*formerVersion, error) {
 	others := 0
 	for i := range versions {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -144,17 +143,21 @@ func (a *app) meshdProgram(o launcher.Options) (launcher.Program, error) {
 		if err != nil {
 			return p, err
 		}
-		p.Arguments = append(p.Arguments, "--bind", bind)
+		p.Arguments = append(p.Arguments, "--bind", bind.String())
 	}
 	for _, text := range a.run.advertises {
 		advertise, err := parseEndpoint("--advertise", text)
 		if err != nil {
 			return p, err
 		}
-		if netip.MustParseAddrPort(advertise).Addr().Unmap().IsUnspecified() {
+		switch address := advertise.Addr(); {
+		case address.IsUnspecified():
 			return p, fail(ExitUsage, "--advertise %q: every address is none to be reached at: name one", text)
+		case address.Zone() != "":
+			return p, fail(ExitUsage, "--advertise %q: the zone behind %% says nothing to other machines: name an address "+
+				"that is the same everywhere", text)
 		}
-		p.Arguments = append(p.Arguments, "--advertise", advertise)
+		p.Arguments = append(p.Arguments, "--advertise", advertise.String())
 	}
 	if count := len(a.run.advertises); count > advertisesMax {
 		return p, fail(ExitUsage, "--advertise is given %d times: a cell has at most %d addresses", count, advertisesMax)
@@ -204,14 +207,14 @@ func (a *app) addJoins(p *launcher.Program) error {
 		if err != nil {
 			return err
 		}
-		if t.key != "" && key != "" && t.key != key {
+		if t.Key != "" && key != "" && t.Key != key {
 			return fail(ExitUsage, "--join %s: this key differs from that of another --join, and a cell joins one cluster",
-				t.address())
+				t.Address())
 		}
-		if t.key != "" {
-			key = t.key
+		if t.Key != "" {
+			key = t.Key
 		}
-		p.Arguments = append(p.Arguments, "--join", t.address())
+		p.Arguments = append(p.Arguments, "--join", t.Address())
 	}
 	if key != "" {
 		p.Environment = append(p.Environment, environmentJoinKey+"="+key)
@@ -267,35 +270,21 @@ func (a *app) helperPrograms(o launcher.Options) ([]launcher.Program, error) {
 	return []launcher.Program{p}, nil
 }
 
-// parseEndpoint reads ADDR[:PORT] and adds the default port.
-func parseEndpoint(flag, text string) (string, error) {
-	pair, err := netip.ParseAddrPort(text)
-	if address, errAddress := netip.ParseAddr(strings.Trim(text, "[]")); errAddress == nil {
-		pair, err = netip.AddrPortFrom(address, PortDefault), nil
+// parseEndpoint reads [ADDR][:PORT] and adds the default port.
+func parseEndpoint(flag, text string) (netip.AddrPort, error) {
+	given := text
+	if strings.HasPrefix(text, ":") && !strings.HasPrefix(text, "::") {
+		given = "[::]" + text
 	}
-	if port, ok := strings.CutPrefix(text, ":"); ok && err != nil {
-		if number, errPort := strconv.ParseUint(port, 10, 16); errPort == nil {
-			pair, err = netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(number)), nil
-		}
+	pair, err := uds.ParseEndpoint(given, PortDefault)
+	if err != nil {
+		return pair, fail(ExitUsage, "%s: %w", flag, err)
 	}
-	if err != nil || pair.Port() == 0 {
-		return "", fail(ExitUsage, "%s %q: write an IP address and, if it is not %d, a port: 192.0.2.1:%d",
-			flag, text, PortDefault, PortDefault)
-	}
-	if !ofOneMachine(pair.Addr()) {
-		return "", fail(ExitUsage, "%s %q: that is the address of many machines: name one of this machine", flag, text)
-	}
-	return pair.String(), nil
+	return pair, nil
 }
 
 // advertisesMax is how many addresses meshd can tell others.
 const advertisesMax = 4
-
-// ofOneMachine is false for groups, and for all machines of a network.
-func ofOneMachine(address netip.Addr) bool {
-	address = address.Unmap()
-	return !address.IsMulticast() && address != netip.AddrFrom4([4]byte{255, 255, 255, 255})
-}
 
 // announceInterval is the pause between two looks at a daemon that starts or joins.
 const announceInterval = 100 * time.Millisecond

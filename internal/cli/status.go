@@ -216,8 +216,8 @@ func printWorkloads(w io.Writer, workloads []uds.WorkloadStatus) error {
 	return nil
 }
 
-// readiness counts the copies that answer. Those of another version serve too while an update or a conflict lasts,
-// so they count up to what is wanted, and are said to be old.
+// readiness counts the copies that answer. Those of another version serve too while an update or a conflict
+// lasts, so they count up to what is wanted, and are said to be old.
 func readiness(w *uds.WorkloadStatus) string {
 	old := 0
 	for _, i := range w.Instances {

@@ -161,8 +161,8 @@ func TestF78_ReadyCountsCopiesOfOldVersions(t *testing.T) {
 	}
 }
 
-// A cell that is cut off says so before anything else, and counts nobody alive who gives no answer; `top` shows no
-// figures of them.
+// A cell that is cut off says so before anything else, and counts nobody alive who gives no answer; `top`
+// shows no figures of them.
 func TestF66_StatusOfACellThatIsCutOff(t *testing.T) {
 	d := newFake(t)
 	half := 50

@@ -38,8 +38,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// harmlessText is Sprintf for a terminal: names that people and other machines chose add no control characters and, unless
-// the format has several lines itself, no lines.
+// harmlessText is Sprintf for a terminal: names that people and other machines chose add no control
+// characters and, unless the format has several lines itself, no lines.
 func harmlessText(format string, arguments ...any) string {
 	text := fmt.Sprintf(format, arguments...)
 	if !strings.Contains(format, "\n") {

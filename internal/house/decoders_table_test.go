@@ -2,9 +2,6 @@ package house
 
 // fuzzed says which decoders a fuzz target of the same package holds: package, target, decoders.
 var fuzzed = map[string]map[string]string{
-	"cmd/meshd": {
-		"FuzzParseAddress": "parseAddress",
-	},
 	"internal/cli": {
 		"FuzzReadBounded": "readBounded",
 		"FuzzUnderstand":  "understand",
@@ -39,6 +36,7 @@ var fuzzed = map[string]map[string]string{
 	},
 	"ipc/uds": {
 		"FuzzDocument":                "Client.DoJSON",
+		"FuzzParseAddresses":          "ParseTarget ParseEndpoint splitPort",
 		"FuzzParseEnvironmentRequest": "ParseEnvironmentRequest",
 		"FuzzParseWriteRequest":       "ParseWriteRequest",
 		"FuzzReadFrame":               "ParseFrame parseHeader ReadFrame readPayload",
@@ -55,9 +53,6 @@ var fuzzed = map[string]map[string]string{
 		"FuzzParseLeave":   "parseLeave",
 		"FuzzReceive": "Cell.loadOf Cell.Receive Cell.receiveJoin Cell.receiveDelta Cell.receiveRelayed " +
 			"Cell.receivePunch Cell.receiveStream",
-	},
-	"meshd/control": {
-		"FuzzParseTarget": "ParseTarget",
 	},
 	"meshd/crdt": {
 		"FuzzLoadSnapshot": "Store.LoadSnapshot Store.load Store.loadRegister",
@@ -228,6 +223,8 @@ var unfuzzed = map[string]string{
 	"meshd/cell Cell.ReceiveVia": handsOn + "Receive",
 	"meshd/cell splitValue":      "splits a key that the store holds, whose names every target of this package makes",
 
+	"meshd/control ParseTarget": "adds a port to what ipc/uds has parsed",
+
 	"meshd/daemon helper.drain":      "protobuf into a message; its fields are checked where they are used, by tests of meshd/reconcile",
 	"meshd/daemon memoryInUse":       handsOn + "parseMemory",
 	"meshd/daemon readProcessorTime": handsOn + "parseProcessorTime",
@@ -249,6 +246,7 @@ var unfuzzed = map[string]string{
 	"meshd/storage writer.salvageLog": handsOn + "wholeEntries",
 
 	"runnerd Supervisor.readTrusted":       "reads a file, bounded",
+	"runnerd compileCaches.isFor":          "compares with one text that it makes itself",
 	"runnerd Supervisor.receiveUntilError": handsOn + "command",
 	"runnerd loadInstance":                 handsOn + "parseInstance",
 	"runnerd loadProcess":                  handsOn + "parseProcess",

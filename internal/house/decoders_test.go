@@ -11,18 +11,19 @@ import (
 	"testing"
 )
 
-// A decoder is a function that makes something of bytes from outside: network, ring, socket, file, environment, registry, DNS,
-// /proc, command line. Each has a fuzz target that reaches it, or a reason why it needs none; both stand in
-// decoders_table_test.go.
+// A decoder is a function that makes something of bytes from outside: network, ring, socket, file,
+// environment, registry, DNS, /proc, command line. Each has a fuzz target that reaches it, or a reason why it
+// needs none; both stand in decoders_table_test.go.
 
-// decoderName is what a function that understands foreign bytes is called here, and decoderInput what it takes.
+// decoderName is what a function that understands foreign bytes is called here, and decoderInput what it
+// takes.
 var (
 	decoderName  = regexp.MustCompile(`^(?i:parse|decode|unmarshal|next|split|load|read|receive|restore|scan)`)
 	decoderInput = regexp.MustCompile(`^(\[\]byte|string|T|io\.Reader|io\.ReaderAt|\*bufio\.\w+|record\.Record)$`)
 )
 
-// decoderCalls are calls that make a decoder of a function whatever it is called: it has a whole file or message, and
-// takes it apart.
+// decoderCalls are calls that make a decoder of a function whatever it is called: it has a whole file or
+// message, and takes it apart.
 var decoderCalls = []string{"os.ReadFile", "io.ReadAll", "json.Unmarshal", "json.NewDecoder", "xml.Unmarshal", "xml.NewDecoder",
 	"proto.Unmarshal", "bufio.NewScanner", "tar.NewReader", "http.ReadResponse", "fmt.Sscanf", "fmt.Sscan"}
 
@@ -86,8 +87,8 @@ func isReader(d *ast.FuncDecl) bool {
 		types.ExprString(d.Type.Params.List[0].Type) == "[]byte"
 }
 
-// reach is everything that a function calls, itself or through others, as far as names tell: functions of its package and
-// of packages that it names, and all methods of its package that have the name.
+// reach is everything that a function calls, itself or through others, as far as names tell: functions of its
+// package and of packages that it names, and all methods of its package that have the name.
 func reach(from *function, all map[string][]*function) map[*function]bool {
 	reached := map[*function]bool{from: true}
 	for queue := []*function{from}; len(queue) > 0; {
@@ -242,7 +243,8 @@ func TestEveryFuzzTargetChecksSomething(t *testing.T) {
 	}
 }
 
-// checksSomething looks into the function that is given to f.Fuzz, and into the functions of tests that it calls.
+// checksSomething looks into the function that is given to f.Fuzz, and into the functions of tests that it
+// calls.
 func checksSomething(f *function, helpers map[string][]*function) bool {
 	found := false
 	ast.Inspect(f.syntax.Body, func(node ast.Node) bool {

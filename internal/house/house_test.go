@@ -194,8 +194,8 @@ func impureNode(node ast.Node, names map[string]string) string {
 	return ""
 }
 
-// The command line takes part in the cluster through its cell's socket and never as a cell of its own: nothing
-// about it can reach health tracking or a routing table (BOOT-3 as F9 repairs it).
+// The command line takes part in the cluster through its cell's socket and never as a cell of its own:
+// nothing about it can reach health tracking or a routing table (BOOT-3 as F9 repairs it).
 func TestBOOT3_F9_CommandLineAndLauncherOpenNoNetworkSocket(t *testing.T) {
 	for _, f := range loadTree(t) {
 		if f.test || !slices.ContainsFunc(noNetwork, func(p string) bool { return below(f.pkg, p) }) {

@@ -18,12 +18,13 @@ var (
 	idInText = regexp.MustCompile(`\b(SAFE|AVAIL|CONV|EXEC|STREAM|RES|BOOT|F)-?([0-9]+)\b`)
 )
 
-// stories is where the simulator's scenario files are. What stands in the test data of other packages is no story.
+// stories is where the simulator's scenario files are. What stands in the test data of other packages is no
+// story.
 const stories = "meshd/sim/testdata/"
 
-// scan returns the tests and stories of a tree by the ids they hold. What does not run holds nothing: a test in
-// another's comment or text, in a file that no build on Linux includes, without a statement that calls anything, or
-// that skips whatever happens. A benchmark is no test.
+// scan returns the tests and stories of a tree by the ids they hold. What does not run holds nothing: a test
+// in another's comment or text, in a file that no build on Linux includes, without a statement that calls
+// anything, or that skips whatever happens. A benchmark is no test.
 func scan(tree fs.FS) (map[string][]string, error) {
 	found := make(map[string][]string)
 	err := fs.WalkDir(tree, ".", func(path string, d fs.DirEntry, err error) error {

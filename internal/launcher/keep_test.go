@@ -53,8 +53,8 @@ func locked(root string) bool {
 	return errors.Is(err, errBusy)
 }
 
-// Whoever holds the lock for a moment when it is made again does not keep the launcher from it for good, and what could not
-// be made is tried again although it is there by now.
+// Whoever holds the lock for a moment when it is made again does not keep the launcher from it for good, and
+// what could not be made is tried again although it is there by now.
 func TestWhatCouldNotBeMadeAgainIsTriedAgain(t *testing.T) {
 	l := &launcher{options: testOptions(t.TempDir(), "meshd", "runnerd")}
 	if err := l.takeDirectory(); err != nil {

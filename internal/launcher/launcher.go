@@ -37,8 +37,8 @@ type Options struct {
 // ErrMisconfigured means that meshd refuses to run with its configuration; it has said why.
 var ErrMisconfigured = errors.New("meshd cannot run with this configuration (see its message above)")
 
-// DirectoryError says that the directories cannot be used as they are: a person has to change something before
-// the next try.
+// DirectoryError says that the directories cannot be used as they are: a person has to change something
+// before the next try.
 type DirectoryError struct{ cause error }
 
 func (e *DirectoryError) Error() string { return e.cause.Error() }
@@ -156,8 +156,8 @@ func (l *launcher) missingPlace() string {
 	return ""
 }
 
-// lostLock reports whether the file under the name of the lock is none or another one: then the lock that is held keeps
-// nobody out.
+// lostLock reports whether the file under the name of the lock is none or another one: then the lock that is
+// held keeps nobody out.
 func (l *launcher) lostLock() bool {
 	held, err := l.lock.Stat()
 	if err != nil {
@@ -311,7 +311,8 @@ func (l *launcher) supplyBoth(helper *child) error {
 	return supply.Send(l.meshd.supply, helper.program.Name, b)
 }
 
-// tell lets each meshd know what ended without being told to, itself included, since status is where people look.
+// tell lets each meshd know what ended without being told to, itself included, since status is where people
+// look.
 func (l *launcher) tell(now time.Time) {
 	if l.meshd.state != running {
 		return

@@ -241,8 +241,9 @@ func TestCrashingHelperIsStartedAgainWithoutTouchingMeshd(t *testing.T) {
 	}
 }
 
-// TestF134_APanicIsACrash: Go ends a program that panics, or gets SIGQUIT or SIGABRT, with status 2. That is not what a
-// program says that cannot run with its configuration: it is started again, and meshd hears how often and why.
+// TestF134_APanicIsACrash: Go ends a program that panics, or gets SIGQUIT or SIGABRT, with status 2. That is
+// not what a program says that cannot run with its configuration: it is started again, and meshd hears how
+// often and why.
 func TestF134_APanicIsACrash(t *testing.T) {
 	r := launch(t, nil, "meshd", "panic")
 	await(t, r.directory, "runnerd", "panics", 4)

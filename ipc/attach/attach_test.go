@@ -183,7 +183,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Something behind a request was overlooked if it began with a bracket, and JSON wrote another path than was given.
+// Something behind a request was overlooked if it began with a bracket, and JSON wrote another path than was
+// given.
 func TestARequestIsTakenWhollyOrNotAtAll(t *testing.T) {
 	for _, payload := range []string{`{"key":"spread.web"}}`, `{"key":"spread.web"}]`, `{} {}`, `{}x`,
 		`{"digest":"0123456789abcdeX"}`, `{"blob":"` + strings.Repeat("/", 64) + `"}`} {

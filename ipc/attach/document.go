@@ -160,10 +160,10 @@ func ParseExit(payload []byte) (Exit, error) {
 	return Exit{Code: code, Reason: string(payload[4:])}, nil
 }
 
-// Input of a program. The host says in KindAccepted how many bytes of it, counted from the first, it takes without
-// waiting for the program, and says it again when the program has read: so what comes behind input in the stream, such as
-// signals, arrives also while the program does not read. Openers that do not look at it wait, as ever. Before the
-// first limit has come, an opener sends InputFirst bytes at most.
+// Input of a program. The host says in KindAccepted how many bytes of it, counted from the first, it takes
+// without waiting for the program, and says it again when the program has read: so what comes behind input in
+// the stream, such as signals, arrives also while the program does not read. Openers that do not look at it
+// wait, as ever. Before the first limit has come, an opener sends InputFirst bytes at most.
 const (
 	InputFirst = 64 << 10
 	InputAhead = 1 << 20

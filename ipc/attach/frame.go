@@ -1,10 +1,11 @@
-// Package attach is what travels between the command line and an instance: in a stream between two cells, over
-// the command socket before it, and over the descriptor that runnerd hands to meshd behind it. It is the same
-// from end to end; cells on the way pass bytes on.
+// Package attach is what travels between the command line and an instance: in a stream between two cells,
+// over the command socket before it, and over the descriptor that runnerd hands to meshd behind it. It is the
+// same from end to end; cells on the way pass bytes on.
 //
-// The nouns. A frame is one byte kind, three bytes length, payload. The opener's first frame is a Request. The
-// answer is Accepted or Failed; then come lines of logs, the input, output and exit of a program, or figures,
-// by the kind of stream (package uds). A copy is a program that reads or writes a tar archive (package tree).
+// The nouns. A frame is one byte kind, three bytes length, payload. The opener's first frame is a Request.
+// The answer is Accepted or Failed; then come lines of logs, the input, output and exit of a program, or
+// figures, by the kind of stream (package uds). A copy is a program that reads or writes a tar archive
+// (package tree).
 //
 // Limits: PayloadMax bytes in a frame. Both ends take each other for hostile: what is not understood ends the
 // stream.

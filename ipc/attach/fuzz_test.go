@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzDocuments holds the payloads: what one side understands the other can have written, and nothing is left over.
+// FuzzDocuments holds the payloads: what one side understands the other can have written, and nothing is left
+// over.
 func FuzzDocuments(f *testing.F) {
 	f.Add([]byte(`{"key":"spread.web","slot":1,"arguments":["a","b"]}`))
 	f.Add([]byte(`{"key":"spread.web"}}`))

@@ -1,18 +1,18 @@
 // Package caller invokes functions of a module, for programs that do so again and again.
 //
 // A Caller is for one workload. Its first call asks meshd, over the command socket, for a channel (package
-// ipc/invoke) to the worker of an instance on this cell. From then on a call goes straight to that worker and its
-// result straight back: two threads are woken for it instead of four. Where there is no channel to be had (no
-// instance on this cell, all channels taken, a meshd that knows none), calls go through meshd, which passes them
-// on to other cells, and a channel is asked for again every second.
+// ipc/invoke) to the worker of an instance on this cell. From then on a call goes straight to that worker and
+// its result straight back: two threads are woken for it instead of four. Where there is no channel to be had
+// (no instance on this cell, all channels taken, a meshd that knows none), calls go through meshd, which
+// passes them on to other cells, and a channel is asked for again every second.
 //
-// meshd ends the channel when the instance ends or is replaced, whatever its reason. The next call asks for another one, so it
-// reaches the version that runs then. A call that had not been taken by then is made again by itself; one that had
-// been fails with invoke.ErrorGone: it may have run.
+// meshd ends the channel when the instance ends or is replaced, whatever its reason. The next call asks for
+// another one, so it reaches the version that runs then. A call that had not been taken by then is made again
+// by itself; one that had been fails with invoke.ErrorGone: it may have run.
 //
-// Limits: one call at a time; further ones wait their turn. A thread of the program sleeps in the kernel during a
-// call. Each Caller holds one connection to the command socket. Of all connections 96 may have channels, 32 of one user
-// who is not root.
+// Limits: one call at a time; further ones wait their turn. A thread of the program sleeps in the kernel
+// during a call. Each Caller holds one connection to the command socket. Of all connections 96 may have
+// channels, 32 of one user who is not root.
 package caller
 
 import (
@@ -42,15 +42,16 @@ type Caller struct {
 	lastID  uint64
 	buffer  []byte
 
-	// mutex guards closed, and what follows it for whoever does not hold turn. It is never held during a wait.
+	// mutex guards closed, and what follows it for whoever does not hold turn. It is never held during a
+	// wait.
 	mutex   sync.Mutex
 	closed  bool
 	client  *uds.Client     // nil = it must be made
 	channel *invoke.Channel // nil = there is none
 }
 
-// Open makes a Caller for a workload and connects to the daemon whose command socket is at path. The errors are those
-// of uds.Dial. The workload need not run yet.
+// Open makes a Caller for a workload and connects to the daemon whose command socket is at path. The errors
+// are those of uds.Dial. The workload need not run yet.
 func Open(path, workload string) (*Caller, error) {
 	if len(workload) == 0 || len(workload) > 255 {
 		return nil, fmt.Errorf("%.80q is no name of a workload", workload)
@@ -62,12 +63,13 @@ func Open(path, workload string) (*Caller, error) {
 	return &Caller{path: path, workload: workload, client: client, buffer: make([]byte, invoke.FrameMax+1)}, nil
 }
 
-// Call has one function called and waits for its result, at most as long as the invocation may take with others
-// before it. call must pass its Check; its ID does not matter. What the result points to is the caller's to keep.
+// Call has one function called and waits for its result, at most as long as the invocation may take with
+// others before it. call must pass its Check; its ID does not matter. What the result points to is the
+// caller's to keep.
 //
-// Errors: *uds.ReplyError with a number of package invoke or uds, among them ErrorDeadline (the function took too
-// long), ErrorNotFound, ErrorIO (it trapped) and invoke.ErrorGone (it may have run); or one of the connection to
-// meshd. In each case the next call may succeed.
+// Errors: *uds.ReplyError with a number of package invoke or uds, among them ErrorDeadline (the function took
+// too long), ErrorNotFound, ErrorIO (it trapped) and invoke.ErrorGone (it may have run); or one of the
+// connection to meshd. In each case the next call may succeed.
 func (c *Caller) Call(call *invoke.Invocation) (*invoke.Result, error) {
 	if err := call.Check(); err != nil {
 		return nil, err
@@ -169,7 +171,8 @@ func (c *Caller) connect() error {
 	return nil
 }
 
-// keep notes what the Caller has, for Close to end it; nil gives up what it had. false: it was closed meanwhile.
+// keep notes what the Caller has, for Close to end it; nil gives up what it had. false: it was closed
+// meanwhile.
 func (c *Caller) keep(client *uds.Client, channel *invoke.Channel) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -208,8 +211,8 @@ func (c *Caller) failed(err error) bool {
 	return true
 }
 
-// openChannel asks for a channel; without an error there may be none: then calls go through meshd. A connection that
-// turns out to have ended, with an earlier meshd for instance, is made again.
+// openChannel asks for a channel; without an error there may be none: then calls go through meshd. A
+// connection that turns out to have ended, with an earlier meshd for instance, is made again.
 func (c *Caller) openChannel() error {
 	for attempt := range 2 {
 		if err := c.connect(); err != nil {

@@ -21,11 +21,11 @@ import (
 type daemon struct {
 	t    *testing.T
 	path string
-	// refuse is the error number of requests for channels, 0 = none.
-	refuse uint16
+
+	mutex  sync.Mutex
+	refuse uint16                                                      // error number of requests for channels, 0 = none
 	worker func(channel *invoke.Channel, call *invoke.Invocation) bool // false ends the channel
 
-	mutex    sync.Mutex
 	asked    int // for channels
 	direct   int
 	indirect int
@@ -97,11 +97,25 @@ func (d *daemon) work(channel *invoke.Channel) {
 		}
 		d.mutex.Lock()
 		d.direct++
+		worker := d.worker
 		d.mutex.Unlock()
-		if !d.worker(channel, body.(*invoke.Invocation)) {
+		if !worker(channel, body.(*invoke.Invocation)) {
 			return
 		}
 	}
+}
+
+// works and refuses say what the daemon does from now on.
+func (d *daemon) works(worker func(*invoke.Channel, *invoke.Invocation) bool) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.worker = worker
+}
+
+func (d *daemon) refuses(errno uint16) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.refuse = errno
 }
 
 func (d *daemon) counts() string {
@@ -168,12 +182,12 @@ func TestCallsOfManyGoroutinesGoThroughOneChannel(t *testing.T) {
 	}
 }
 
-// TestWithoutAChannelCallsGoThroughMeshd, an earlier one that knows no channels included, which is asked once a
-// second.
+// TestWithoutAChannelCallsGoThroughMeshd, an earlier one that knows no channels included, which is asked once
+// a second.
 func TestWithoutAChannelCallsGoThroughMeshd(t *testing.T) {
 	for _, errno := range []uint16{uds.ErrorInvalid, uds.ErrorNotFound, uds.ErrorBusy} {
 		d := newDaemon(t)
-		d.refuse = errno
+		d.refuses(errno)
 		c := d.open()
 		for range 10 {
 			d.echoes(c, "x")
@@ -181,9 +195,7 @@ func TestWithoutAChannelCallsGoThroughMeshd(t *testing.T) {
 		if got := d.counts(); got != "1 asked, 0 direct, 10 indirect" {
 			t.Error(got)
 		}
-		d.mutex.Lock()
-		d.refuse = 0
-		d.mutex.Unlock()
+		d.refuses(0)
 		time.Sleep(retryInterval)
 		d.echoes(c, "x")
 		if got := d.counts(); got != "2 asked, 1 direct, 10 indirect" {
@@ -195,12 +207,12 @@ func TestWithoutAChannelCallsGoThroughMeshd(t *testing.T) {
 // TestACallThatMayHaveRunIsNotMadeAgain, one that cannot have is.
 func TestACallThatMayHaveRunIsNotMadeAgain(t *testing.T) {
 	d := newDaemon(t)
-	d.worker = func(channel *invoke.Channel, call *invoke.Invocation) bool {
+	d.works(func(channel *invoke.Channel, call *invoke.Invocation) bool {
 		if string(call.Arguments[0]) == "last" {
 			channel.Finish() // the next call finds the channel ended
 		}
 		return string(call.Arguments[0]) != "x" && channel.Send(&invoke.Result{ID: call.ID, Output: call.Arguments[0]}) == nil
-	}
+	})
 	c := d.open()
 	d.echoes(c, "a")
 	fails(t, c, invoke.ErrorGone)
@@ -219,12 +231,12 @@ func TestWhatAWorkerLiesCostsItsChannel(t *testing.T) {
 		"noise":            func(c *invoke.Channel, _ uint64) error { return c.SendRaw([]byte("noise")) },
 	} {
 		d := newDaemon(t)
-		d.worker = func(channel *invoke.Channel, call *invoke.Invocation) bool {
+		d.works(func(channel *invoke.Channel, call *invoke.Invocation) bool {
 			if string(call.Arguments[0]) == "x" {
 				return lie(channel, call.ID) == nil
 			}
 			return channel.Send(&invoke.Result{ID: call.ID, Output: call.Arguments[0]}) == nil
-		}
+		})
 		c := d.open()
 		result, err := c.Call(invocation("x"))
 		var reply *uds.ReplyError
@@ -244,13 +256,13 @@ func TestAWorkerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
 	givenUp, late := make(chan struct{}), make(chan struct{})
-	d.worker = func(channel *invoke.Channel, call *invoke.Invocation) bool {
+	d.works(func(channel *invoke.Channel, call *invoke.Invocation) bool {
 		if string(call.Arguments[0]) == "x" {
 			<-givenUp
 			defer close(late)
 		}
 		return channel.Send(&invoke.Result{ID: call.ID, Output: call.Arguments[0]}) == nil
-	}
+	})
 	c := d.open()
 	fails(t, c, uds.ErrorDeadline)
 	close(givenUp)
@@ -263,11 +275,11 @@ func TestAWorkerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 func TestCloseEndsACall(t *testing.T) {
 	d := newDaemon(t)
 	began := make(chan struct{})
-	d.worker = func(channel *invoke.Channel, _ *invoke.Invocation) bool {
+	d.works(func(channel *invoke.Channel, _ *invoke.Invocation) bool {
 		close(began)
 		_, err := channel.Receive(make([]byte, invoke.FrameMax+1))
 		return err == nil
-	}
+	})
 	c := d.open()
 	failed := make(chan error, 1)
 	go func() {

@@ -1,9 +1,10 @@
-// Package grant is the one-time permission of an operator for one exec stream (F137). An operator signs it with a
-// private key that no cell has; it travels in STREAM_OPEN; runnerd, which knows the operators' public keys from
-// its own policy file, checks it and remembers its nonce until it expires, so that it opens one shell once.
+// Package grant is the one-time permission of an operator for one exec stream (F137). An operator signs it
+// with a private key that no cell has; it travels in STREAM_OPEN; runnerd, which knows the operators' public
+// keys from its own policy file, checks it and remembers its nonce until it expires, so that it opens one
+// shell once.
 //
-// Relays can read a grant. What protects it from a relay that would use it first is its short life and the workload it
-// names, and that its use is logged on the host.
+// Relays can read a grant. What protects it from a relay that would use it first is its short life and the
+// workload it names, and that its use is logged on the host.
 package grant
 
 import (
@@ -88,8 +89,8 @@ func Parse(raw []byte) (Grant, error) {
 	return g, nil
 }
 
-// Verify decodes a grant and checks its signature and its time. The caller has to refuse a nonce that was used
-// before, until Expiry, and a workload that is not the one it was asked for.
+// Verify decodes a grant and checks its signature and its time. The caller has to refuse a nonce that was
+// used before, until Expiry, and a workload that is not the one it was asked for.
 func Verify(raw []byte, key ed25519.PublicKey, now time.Time) (Grant, error) {
 	g, err := Parse(raw)
 	if err != nil {

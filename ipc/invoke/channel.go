@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotSent is what Channel.Send gives when the other end takes no more invocations: the frame has not reached
-// it and never will.
+// ErrNotSent is what Channel.Send gives when the other end takes no more invocations: the frame has not
+// reached it and never will.
 var ErrNotSent = errors.New("invoke: the channel has ended")
 
-// Channel is one end of a way for invocations between a client and a worker. Its descriptor blocks: a thread that
-// waits in the kernel for the next frame is woken once for it, where the Go runtime's poller is woken by the other
-// end's reading too and hands what it finds to a second thread as often as not. That is worth a thread for each
-// channel, of which there are few.
+// Channel is one end of a way for invocations between a client and a worker. Its descriptor blocks: a thread
+// that waits in the kernel for the next frame is woken once for it, where the Go runtime's poller is woken by
+// the other end's reading too and hands what it finds to a second thread as often as not. That is worth a
+// thread for each channel, of which there are few.
 //
 // One goroutine owns it: it sends, receives and closes. Interrupt and Finish may be called by any.
 type Channel struct {
@@ -43,8 +43,8 @@ func ChannelPair() (client, worker *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "channel"), os.NewFile(uintptr(ends[1]), "channel"), nil
 }
 
-// OpenChannel takes a descriptor that came from elsewhere: it checks what it is. It owns file from now on, also on
-// an error.
+// OpenChannel takes a descriptor that came from elsewhere: it checks what it is. It owns file from now on,
+// also on an error.
 func OpenChannel(file *os.File) (*Channel, error) {
 	defer file.Close()
 	raw, err := file.SyscallConn()
@@ -87,8 +87,8 @@ func (c *Channel) setTimeout(option int, patience time.Duration) error {
 	return nil
 }
 
-// SetPatience bounds the next Receive, and likewise those after it that no signal interrupts. The kernel keeps it, so
-// it costs something when it changes only.
+// SetPatience bounds the next Receive, and likewise those after it that no signal interrupts. The kernel
+// keeps it, so it costs something when it changes only.
 func (c *Channel) SetPatience(patience time.Duration) error {
 	if patience == c.patience && !c.interrupted {
 		return nil
@@ -124,14 +124,14 @@ func (c *Channel) SendRaw(frame []byte) error {
 	}
 }
 
-// yieldInterval is how often Receive leaves the processor to others. A goroutine that does nothing but system calls
-// for 10 ms looks to Go's scheduler like one that computes: it takes the processor away from each of its calls then,
-// and wakes a thread every 20 microseconds to see to that.
+// yieldInterval is how often Receive leaves the processor to others. A goroutine that does nothing but system
+// calls for 10 ms looks to Go's scheduler like one that computes: it takes the processor away from each of
+// its calls then, and wakes a thread every 20 microseconds to see to that.
 const yieldInterval = 5 * time.Millisecond
 
 // Receive waits for the next frame and parses it; what it returns points into buffer, which has room for
-// FrameMax+1 bytes. io.EOF: the other end has gone; os.ErrDeadlineExceeded: the patience is over. Descriptors that
-// came with it find no room and are dropped by the kernel.
+// FrameMax+1 bytes. io.EOF: the other end has gone; os.ErrDeadlineExceeded: the patience is over. Descriptors
+// that came with it find no room and are dropped by the kernel.
 func (c *Channel) Receive(buffer []byte) (any, error) {
 	now := time.Now()
 	until := now.Add(c.patience)
@@ -158,8 +158,8 @@ func (c *Channel) Receive(buffer []byte) (any, error) {
 	}
 }
 
-// shorten lets a Receive that a signal has interrupted wait no longer than it would have. The next SetPatience sets
-// all of it again.
+// shorten lets a Receive that a signal has interrupted wait no longer than it would have. The next
+// SetPatience sets all of it again.
 func (c *Channel) shorten(until time.Time) error {
 	if c.patience == 0 {
 		return nil
@@ -196,8 +196,8 @@ func (c *Channel) Close() {
 	c.closed = true
 }
 
-// EndChannel ends a channel by the client's end of it, which meshd keeps, and closes that: the client can send no
-// more, and what it has sent is still done. It needs neither the client nor the worker for it.
+// EndChannel ends a channel by the client's end of it, which meshd keeps, and closes that: the client can
+// send no more, and what it has sent is still done. It needs neither the client nor the worker for it.
 func EndChannel(client *os.File) {
 	if raw, err := client.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })

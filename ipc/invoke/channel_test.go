@@ -181,7 +181,8 @@ func TestOnlyASocketIsTakenForAChannel(t *testing.T) {
 	}
 }
 
-// TestF142_DescriptorsComeWithAChannelOnly: one with a ChannelOpen, none with anything else, and none is left open.
+// TestF142_DescriptorsComeWithAChannelOnly: one with a ChannelOpen, none with anything else, and none is left
+// open.
 func TestF142_DescriptorsComeWithAChannelOnly(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -261,7 +262,8 @@ func TestACallOnAChannelAllocatesLittle(t *testing.T) {
 	}
 }
 
-// TestSignalsDoNotProlongAPatience: the kernel gives up a wait with a timeout at a signal; the rest is waited for.
+// TestSignalsDoNotProlongAPatience: the kernel gives up a wait with a timeout at a signal; the rest is waited
+// for.
 func TestSignalsDoNotProlongAPatience(t *testing.T) {
 	client, _, _ := channel(t)
 	const patience = time.Second

@@ -132,8 +132,9 @@ func (c *Conn) Receive(buffer []byte) (any, error) {
 	return body, nil
 }
 
-// ReceiveFile is Receive for the worker: a ChannelOpen brings a descriptor, which is the caller's then, and no
-// other frame does. What else was passed is closed. (The kernel drops descriptors for which Receive gives no room.)
+// ReceiveFile is Receive for the worker: a ChannelOpen brings a descriptor, which is the caller's then, and
+// no other frame does. What else was passed is closed. (The kernel drops descriptors for which Receive gives
+// no room.)
 func (c *Conn) ReceiveFile(buffer []byte) (body any, file *os.File, err error) {
 	n, files, err := c.receiveMessage(buffer[:FrameMax+1])
 	if err == nil {

@@ -11,17 +11,19 @@
 // length that was sent: all lengths lie within one frame, which FrameMax bounds.
 //
 // The nouns: an Invocation asks for one call of a function, its Result answers with the same id. A
-// Request asks meshd for the workload's own key-value space or about a stream to another module, Answers carry
-// the same id; a snapshot has several. A Metric needs no answer. Hello is the first frame of the worker.
+// Request asks meshd for the workload's own key-value space or about a stream to another module, Answers
+// carry the same id; a snapshot has several. A Metric needs no answer. Hello is the first frame of the
+// worker.
 //
-// A Channel is a way for invocations of one client straight to a worker, without meshd in between: ChannelOpen
-// brings the worker its end, a descriptor, and ChannelEnd says that it is over. On it only Invocations and
-// Results travel. meshd makes it for a client that may invoke anything, and ends it (EndChannel) with that
-// client's connection, with the instance, and with its own connection to the worker. For clients that invoke again and
-// again through it, meshd has one of its own.
+// A Channel is a way for invocations of one client straight to a worker, without meshd in between:
+// ChannelOpen brings the worker its end, a descriptor, and ChannelEnd says that it is over. On it only
+// Invocations and Results travel. meshd makes it for a client that may invoke anything, and ends it
+// (EndChannel) with that client's connection, with the instance, and with its own connection to the worker.
+// For clients that invoke again and again through it, meshd has one of its own.
 //
-// A stream belongs to the connection over which it was opened: meshd ends it when that ends, and a worker with
-// a new connection forgets it. Data is asked for, never pushed, so who does not read holds the other end back.
+// A stream belongs to the connection over which it was opened: meshd ends it when that ends, and a worker
+// with a new connection forgets it. Data is asked for, never pushed, so who does not read holds the other end
+// back.
 package invoke
 
 // Version of the protocol; Hello carries it. Workers outlive meshd, so meshd takes those of every version.
@@ -52,8 +54,9 @@ const (
 	InvocationsMax = 64
 	RequestsMax    = 16
 
-	// ChannelsMax is how many channels of clients one worker has at most. Each has one invocation under way, and what
-	// its socket holds waiting. WorkerChannelsMax is what it takes in all: meshd may have one of its own.
+	// ChannelsMax is how many channels of clients one worker has at most. Each has one invocation under way,
+	// and what its socket holds waiting. WorkerChannelsMax is what it takes in all: meshd may have one of its
+	// own.
 	ChannelsMax       = 16
 	WorkerChannelsMax = ChannelsMax + 1
 
@@ -112,8 +115,8 @@ const (
 // Operation of a Request.
 type Operation uint8
 
-// StreamInvoke is the kind of the streams that modules open, as meshd's wire format numbers it: to a function of
-// another module. What travels in it is described in docs/wasm.md.
+// StreamInvoke is the kind of the streams that modules open, as meshd's wire format numbers it: to a function
+// of another module. What travels in it is described in docs/wasm.md.
 const StreamInvoke = 5
 
 // Operations on the workload's own key-value space (F148).

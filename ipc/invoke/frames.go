@@ -63,8 +63,8 @@ type Answer struct {
 	Errno    uint16
 	More     bool
 	Siblings uint16 // get: how many concurrent values there are
-	// Value of get; of a snapshot: records of u8 length, key, u16 length, value; of StreamRead; of StreamOpen: the
-	// number of the stream, two bytes.
+	// Value of get; of a snapshot: records of u8 length, key, u16 length, value; of StreamRead; of
+	// StreamOpen: the number of the stream, two bytes.
 	Value []byte
 }
 
@@ -201,9 +201,9 @@ func (r *reader) hello(version uint64) *Hello {
 	return h
 }
 
-// Patience is how long a worker may take to answer an invocation: it has to end it itself at its deadline, but
-// others may wait in it before this one, each with a deadline of its own, and deterministic ones are measured by
-// fuel, not time.
+// Patience is how long a worker may take to answer an invocation: it has to end it itself at its deadline,
+// but others may wait in it before this one, each with a deadline of its own, and deterministic ones are
+// measured by fuel, not time.
 func (v *Invocation) Patience() time.Duration {
 	milliseconds := v.Milliseconds
 	if milliseconds == 0 {

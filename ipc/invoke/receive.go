@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive is recvmsg with no sender's address: unix.Recvmsg makes one for each message. What it gives in flags
-// says whether control was too small.
+// receive is recvmsg with no sender's address: unix.Recvmsg makes one for each message. What it gives in
+// flags says whether control was too small.
 func receive(fd int, buffer, control []byte) (n, controlLength, flags int, err error) {
 	vector := unix.Iovec{Base: unsafe.SliceData(buffer)}
 	vector.SetLen(len(buffer))

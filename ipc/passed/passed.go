@@ -1,11 +1,11 @@
 // Package passed finds the file descriptors that came beside a message on a Unix socket.
 //
-// Nouns: control data is what the kernel gives beside the bytes of a message (recvmsg), rights are the descriptors in it.
-// They are in this process's table from the moment of receiving, so whoever receives owns all of them, those of a
-// message that it then refuses too.
+// Nouns: control data is what the kernel gives beside the bytes of a message (recvmsg), rights are the
+// descriptors in it. They are in this process's table from the moment of receiving, so whoever receives owns
+// all of them, those of a message that it then refuses too.
 //
-// Limits: those of the room that a receiver gives for control data. The kernel closes what does not fit and says so
-// with MSG_CTRUNC.
+// Limits: those of the room that a receiver gives for control data. The kernel closes what does not fit and
+// says so with MSG_CTRUNC.
 package passed
 
 import (
@@ -18,8 +18,8 @@ import (
 // ErrControl means that control data is no sequence of rights.
 var ErrControl = errors.New("passed: control data is not understood")
 
-// Descriptors lists every descriptor of the control data, also beside an error, so that they can be closed. The error is
-// ErrControl: there is something else than descriptors in it.
+// Descriptors lists every descriptor of the control data, also beside an error, so that they can be closed.
+// The error is ErrControl: there is something else than descriptors in it.
 func Descriptors(control []byte) (list []int, err error) {
 	messages, parseErr := unix.ParseSocketControlMessage(control)
 	if parseErr != nil {

@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Notice is what the launcher tells meshd about a program that ends by itself. It travels on the supply socket as a
-// datagram of its own, JSON without a descriptor, and again to each new meshd.
+// Notice is what the launcher tells meshd about a program that ends by itself. It travels on the supply
+// socket as a datagram of its own, JSON without a descriptor, and again to each new meshd.
 type Notice struct {
 	Program string `json:"program"` // like a name of a connection
 	Ends    int    `json:"ends"`    // in the last WindowSeconds
 	// WindowSeconds is also how long a reader shows the notice after the last end.
 	WindowSeconds int `json:"window_seconds"`
 	AgoSeconds    int `json:"ago_seconds"` // since the last end
-	// Reason is how it ended the last time and the first line of what it said about that, at most ReasonMax bytes.
+	// Reason is how it ended the last time and the first line of what it said about that, at most ReasonMax
+	// bytes.
 	Reason string `json:"reason"`
 	Down   bool   `json:"down,omitempty"` // nobody starts it again
 }

@@ -37,7 +37,8 @@ const (
 	ExitLeft = 79
 )
 
-// HelpersVariable names, in the environment of meshd, the helpers that the launcher starts, with commas between them.
+// HelpersVariable names, in the environment of meshd, the helpers that the launcher starts, with commas
+// between them.
 const HelpersVariable = "COLLOID_HELPERS"
 
 // descriptorsMax is how many descriptors a reader has room for; only one is accepted, but room for a

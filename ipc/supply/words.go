@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Last words: what a child says about its own end, for the launcher and with it for `colloid status`. The child
-// inherits a piece of memory of a fixed size, into which the Go runtime writes a panic, and the child an error that
-// ends it. Standard error shows the same, but belongs to whoever started the launcher.
+// Last words: what a child says about its own end, for the launcher and with it for `colloid status`. The
+// child inherits a piece of memory of a fixed size, into which the Go runtime writes a panic, and the child
+// an error that ends it. Standard error shows the same, but belongs to whoever started the launcher.
 
 // wordsVariable names the descriptor in the environment of a child.
 const wordsVariable = "COLLOID_LAST_WORDS_FD"
@@ -51,8 +51,8 @@ func ReadWords(file io.ReaderAt) string {
 	return ""
 }
 
-// TakeWords is the child's side: panics are written down from now on. What it returns writes down an error that is
-// about to end the process. Without a launcher it does nothing.
+// TakeWords is the child's side: panics are written down from now on. What it returns writes down an error
+// that is about to end the process. Without a launcher it does nothing.
 func TakeWords() (say func(error)) {
 	text, given := os.LookupEnv(wordsVariable)
 	_ = os.Unsetenv(wordsVariable)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blocking is a connection whose descriptor blocks: a thread waits in the kernel for the reply to a command. The Go
-// runtime's poller would be woken a second time when the daemon reads the request, and hands what it finds from one
-// thread to another as often as not; that took half of the time of a short command.
+// blocking is a connection whose descriptor blocks: a thread waits in the kernel for the reply to a command.
+// The Go runtime's poller would be woken a second time when the daemon reads the request, and hands what it
+// finds from one thread to another as often as not; that took half of the time of a short command.
 //
 // One goroutine reads and writes, and sets deadlines; Close may be called by any.
 type blocking struct {
@@ -93,7 +93,8 @@ func (b *blocking) Close() error {
 // patienceStep is to what the kernel's patience is rounded up: commands of one timeout need not set it anew.
 const patienceStep = time.Millisecond
 
-// patience has the kernel wait no longer than the deadline says. known is what it has been told, 0 = for ever.
+// patience has the kernel wait no longer than the deadline says. known is what it has been told, 0 = for
+// ever.
 func (b *blocking) patience(fd, option int, known *time.Duration) error {
 	left := time.Duration(0)
 	if !b.deadline.IsZero() {
@@ -122,7 +123,8 @@ func (b *blocking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readMessage is Read that also takes descriptors, as far as control has room; length is what it holds of them.
+// readMessage is Read that also takes descriptors, as far as control has room; length is what it holds of
+// them.
 func (b *blocking) readMessage(p, control []byte) (n, length int, err error) {
 	if len(p) == 0 {
 		return 0, 0, nil

@@ -52,8 +52,8 @@ func dialed(t *testing.T, path string, timeout time.Duration) *Client {
 	return c
 }
 
-// TestF136_AClientGivesUpOnADaemon that answers nothing, too slowly, or does not take the request: in its time, the time
-// of all parts together, and for good.
+// TestF136_AClientGivesUpOnADaemon that answers nothing, too slowly, or does not take the request: in its
+// time, the time of all parts together, and for good.
 func TestF136_AClientGivesUpOnADaemon(t *testing.T) {
 	for name, serve := range map[string]func(connection *net.UnixConn){
 		"silent": func(connection *net.UnixConn) {
@@ -146,8 +146,8 @@ func TestClientsTakeLongRepliesAndManyCommands(t *testing.T) {
 	}
 }
 
-// TestADescriptorIsTakenWhenItIsAskedFor, with the flag that keeps it from programs that are started; one that nobody
-// asked for is not.
+// TestADescriptorIsTakenWhenItIsAskedFor, with the flag that keeps it from programs that are started; one
+// that nobody asked for is not.
 func TestADescriptorIsTakenWhenItIsAskedFor(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

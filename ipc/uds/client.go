@@ -68,7 +68,8 @@ type connection interface {
 	SetDeadline(time.Time) error
 }
 
-// Dial connects to the daemon's socket. During a command of the client a thread of the program waits in the kernel.
+// Dial connects to the daemon's socket. During a command of the client a thread of the program waits in the
+// kernel.
 func Dial(path string) (*Client, error) {
 	polled, err := dial(path)
 	if err != nil {

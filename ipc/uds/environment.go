@@ -4,7 +4,8 @@ import "errors"
 
 // EnvironmentRequest is the payload of CodeEnvironment: store u8, key length u8, key, plain environment as
 // workload.EncodeEnvironment writes it. The answer is the digest, 32 bytes, that goes into the specification
-// (F83). Without Store nothing is written: the digest tells whether a file differs from what the cluster holds.
+// (F83). Without Store nothing is written: the digest tells whether a file differs from what the cluster
+// holds.
 type EnvironmentRequest struct {
 	Store bool
 	Key   string // of the workload

@@ -71,9 +71,9 @@ const (
 	RequestTimeoutSec = 5
 )
 
-// How ClientsMax connections are shared, so that nobody who may only look locks others out. Root and the user of the
-// daemon have all of them; who else may change has all but the last RootClients, and who may only read all but the last
-// RootClients and OperatorClients.
+// How ClientsMax connections are shared, so that nobody who may only look locks others out. Root and the user
+// of the daemon have all of them; who else may change has all but the last RootClients, and who may only read
+// all but the last RootClients and OperatorClients.
 const (
 	RootClients     = 16
 	OperatorClients = 16

@@ -26,7 +26,8 @@ func FuzzStreams(f *testing.F) {
 	})
 }
 
-// FuzzDocument holds the replies that carry JSON: a document or an error, and a conflict says which entries there are.
+// FuzzDocument holds the replies that carry JSON: a document or an error, and a conflict says which entries
+// there are.
 func FuzzDocument(f *testing.F) {
 	f.Add(AppendReply(nil, []byte(`{"key":"spread.web","digest":"00","entries":[]}`)))
 	f.Add(AppendReply(nil, []byte(`{"key":5}`)))

@@ -7,8 +7,8 @@ import (
 	"colloid.net/ipc/passed"
 )
 
-// incoming reads a connection. While a descriptor is wanted it takes one that comes along; else none has room, and
-// the kernel drops it.
+// incoming reads a connection. While a descriptor is wanted it takes one that comes along; else none has
+// room, and the kernel drops it.
 type incoming struct {
 	connection io.Reader
 	wanted     bool

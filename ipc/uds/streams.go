@@ -32,12 +32,12 @@ const (
 	ClientStreamsMax = 64
 	// StreamingClientsMax of ClientsMax connections may carry streams; the rest is kept for short commands.
 	StreamingClientsMax = 96
-	// StreamingReadersMax of them may belong to those who may only read, and StreamingUserMax to one user who is neither
-	// root nor the daemon's.
+	// StreamingReadersMax of them may belong to those who may only read, and StreamingUserMax to one user who
+	// is neither root nor the daemon's.
 	StreamingReadersMax = 48
 	StreamingUserMax    = 32
-	// StreamsReadersMax is how many streams those who may only read have together, StreamsReadersCellMax how many of them
-	// to one cell: less than a cell takes, and than it takes of one other cell.
+	// StreamsReadersMax is how many streams those who may only read have together, StreamsReadersCellMax how
+	// many of them to one cell: less than a cell takes, and than it takes of one other cell.
 	StreamsReadersMax     = 96
 	StreamsReadersCellMax = 48
 	// StreamQueueMax is how many bytes towards a client wait in the daemon before it stops reading streams.

@@ -55,7 +55,8 @@ type HelperInfo struct {
 	Degradations  []string `json:"degradations,omitempty"`
 }
 
-// LeaveReply answers CodeLeave, unless there is nothing to say: the cell has left, and these instances run on.
+// LeaveReply answers CodeLeave, unless there is nothing to say: the cell has left, and these instances run
+// on.
 type LeaveReply struct {
 	Left []LeftInstance `json:"left"`
 }
@@ -124,10 +125,10 @@ type AddressInfo struct {
 	Reach   string `json:"reach"`
 }
 
-// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid, and where the
-// restart policy leaves it at that, ended (all that has ended did so with exit code 0) and failed; held: its last
-// good version runs instead of what was applied; stalled: its update has failed and was stopped; unsupervised: the
-// cell of a copy has lost its runnerd, so nobody knows. Digest is of what shall run now.
+// WorkloadStatus is one workload. State: ok, starting, updating, unsatisfied, conflict, invalid, and where
+// the restart policy leaves it at that, ended (all that has ended did so with exit code 0) and failed; held:
+// its last good version runs instead of what was applied; stalled: its update has failed and was stopped;
+// unsupervised: the cell of a copy has lost its runnerd, so nobody knows. Digest is of what shall run now.
 type WorkloadStatus struct {
 	Key       string         `json:"key"`
 	Runtime   string         `json:"runtime"`

@@ -420,9 +420,9 @@ func TestF52_WritesDuringASession(t *testing.T) {
 	}
 }
 
-// TestAbandonEndsSilentSessions: whoever learns that its router gave it another place gives up what is under way,
-// both what it began itself and what a peer began that has been silent since, so that it can ask that very peer; a
-// session in which something was just heard goes on.
+// TestAbandonEndsSilentSessions: whoever learns that its router gave it another place gives up what is under
+// way, both what it began itself and what a peer began that has been silent since, so that it can ask that
+// very peer; a session in which something was just heard goes on.
 func TestAbandonEndsSilentSessions(t *testing.T) {
 	n := newNetwork(t, 1, 3)
 	load(n.cells[2].store, 5000, 1)

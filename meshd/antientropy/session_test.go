@@ -319,7 +319,8 @@ func TestF25_RepeatedMessagesComeToRest(t *testing.T) {
 	}
 }
 
-// A session without vectors, because nothing waits for collection, takes back nothing that was learnt before (F45).
+// A session without vectors, because nothing waits for collection, takes back nothing that was learnt before
+// (F45).
 func TestF45_WhatWasStatedStaysKnown(t *testing.T) {
 	n := newNetwork(t, 1, 2)
 	a := n.cells[1]

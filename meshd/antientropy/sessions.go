@@ -143,9 +143,10 @@ func (a *Sessions) begunHere(peer wire.CellID, nonce uint32) bool {
 	return nonce&1 == 1 == (a.Self > peer)
 }
 
-// Abandon gives up the session begun here, unless it is a bootstrap, and those begun by others that have been silent
-// for a while: the caller has learnt that datagrams of their peers may have gone where this cell is no longer. One
-// that stays would keep its peer from being asked for what was missed until its silence has lasted long enough.
+// Abandon gives up the session begun here, unless it is a bootstrap, and those begun by others that have been
+// silent for a while: the caller has learnt that datagrams of their peers may have gone where this cell is no
+// longer. One that stays would keep its peer from being asked for what was missed until its silence has
+// lasted long enough.
 func (a *Sessions) Abandon(now clock.Instant) {
 	for i, s := range a.sessions {
 		if s != nil && s.active && !s.bootstrap && (i < outgoingMax || now.Sub(s.heard) >= abandonSilence) {
@@ -154,8 +155,8 @@ func (a *Sessions) Abandon(now clock.Instant) {
 	}
 }
 
-// AbandonFor gives up the bootstrap begun here with another peer than this one if that has said nothing to it for so long:
-// a cell that boots asks the next one rather than wait for one that may be gone (F4, F69).
+// AbandonFor gives up the bootstrap begun here with another peer than this one if that has said nothing to it
+// for so long: a cell that boots asks the next one rather than wait for one that may be gone (F4, F69).
 func (a *Sessions) AbandonFor(now clock.Instant, peer wire.CellID, patience time.Duration) {
 	if s := a.slot(0); s.active && s.bootstrap && !s.begun && s.peer != peer && now.Sub(s.started) >= patience {
 		a.fail(s)

@@ -80,6 +80,9 @@ func (c *Cell) logAction(action reconcile.Action) {
 	c.log(LevelInfo, action.Kind.String()+" "+action.Key+" ("+hex64(action.ID.Digest)+")")
 }
 
+// MayStart reports whether this cell may start anything now, for checkers.
+func (c *Cell) MayStart() bool { return c.mayStart() && c.boot.authoritative }
+
 // mayStart: a boot must settle, an isolated cell must wait (F66, F69).
 func (c *Cell) mayStart() bool {
 	if c.boot.settled > c.now {
@@ -111,6 +114,7 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		Startable: c.startable,
 		Capacity:  c.runner.capacity(),
 		Drained:   c.isDrained(c.config.Self),
+		Prepares:  c.runner.hello.TakesPrepare,
 		Actual:    c.actualSorted(),
 	}
 }

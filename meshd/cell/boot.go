@@ -44,6 +44,7 @@ type bootState struct {
 	compared      bool // with another cell, or this run founded the cluster
 	together      bool // only cells that boot too have answered
 	joined        bool // this boot follows a join: there is nothing of an earlier life to protect
+	restated      bool // it has said what it alone is responsible for
 	since         clock.Instant
 	attempt       clock.Instant // next attempt to open a session
 	tries         int           // sessions
@@ -318,6 +319,10 @@ func (c *Cell) restate() {
 	}
 	c.publishEndpoints()
 	c.announceSelf()
+	if c.boot.joined && !c.boot.restated {
+		c.withdrawDrain()
+	}
+	c.boot.restated = true
 }
 
 func (c *Cell) ownContact() state.CellContact {

@@ -33,6 +33,15 @@ func (c *Cell) isDrained(id wire.CellID) bool {
 	return drained
 }
 
+// withdrawDrain ends the wish that this cell be empty: it belongs to a life in the cluster, which ends when the cell
+// leaves, as it does when it is forgotten (see keysOf). Where the cluster did not hear of the end, as the cell left
+// out of reach, the wish is withdrawn when the cell has joined again: whoever connects a machine wants it in use.
+func (c *Cell) withdrawDrain() {
+	if c.isDrained(c.config.Self) {
+		c.publish(state.DrainKey(c.config.Self), nil)
+	}
+}
+
 // drainAbandon is the wish of a DRAIN request that goes on although volumes stay behind; 1 is a plain yes.
 const drainAbandon = 2
 

@@ -7,6 +7,7 @@ import (
 	"colloid.net/meshd/gossip"
 	"colloid.net/meshd/nat"
 	"colloid.net/meshd/placement"
+	"colloid.net/meshd/reconcile"
 	"colloid.net/meshd/state"
 	"colloid.net/meshd/wire"
 )
@@ -46,6 +47,7 @@ func (c *Cell) Occupancies() []Occupancy {
 		{"sessions wanted", len(c.sessionsWanted), sessionsWantedMax},
 		{"writes pending", len(c.writes.pending), writesPendingMax},
 		{"instances", len(c.runner.actual), instancesMax},
+		{"preparations", c.reconciler.Preparations(), reconcile.PreparationsMax + instancesMax},
 		{"returns", len(c.returns), sessionsWantedMax},
 		{"missed", len(c.missed), sessionsWantedMax},
 		{"boot answers", len(c.boot.answered), guestsMax},

@@ -160,4 +160,5 @@ type HelperHello struct {
 	Degradations   []string
 	Alarms         []HelperAlarm // what a person has to know
 	ConnectionTime clock.Instant
+	TakesPrepare   bool // it fetches ahead of a start, and answers with HelperPrepared
 }

@@ -144,6 +144,7 @@ func (c *Cell) tickLeave() {
 			Life: state.Gone, Incarnation: c.statusIncarnation, Claimants: []wire.CellID{c.config.Self},
 		}
 		c.publish(state.StatusKey(c.config.Self), state.AppendCellStatus(nil, status))
+		c.withdrawDrain()
 		c.members.Each(func(m *member) bool {
 			c.send(m.ID, wire.TypeLeave, c.config.Random.Uint32(), nil)
 			l.sent++

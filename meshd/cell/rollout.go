@@ -177,6 +177,7 @@ func (c *Cell) watchRollouts() {
 	}
 	for _, key := range c.workloadKeys() {
 		if view := c.views.workloads[key]; !view.frozen && view.spec != nil && !view.held {
+			c.judgePreparation(view)
 			c.prove(view)
 		}
 	}
@@ -195,12 +196,7 @@ func (c *Cell) watchRollouts() {
 // judge looks at one instance of this cell that runs what the operator wants. Only what has a good predecessor is
 // judged: the first specification has nothing to go back to.
 func (c *Cell) judge(view *workloadView, actual *reconcile.Actual) {
-	rollout := c.views.rollouts[state.WorkloadName(view.key)]
-	if view.held || rollout == nil || actual.State == reconcile.Denied || actual.State == reconcile.Stopping {
-		return
-	}
-	good := goodSpec(view.key, rollout.good)
-	if good == nil || good.InstanceDigest() == view.digest {
+	if actual.State == reconcile.Denied || actual.State == reconcile.Stopping || !c.onTrial(view) {
 		return
 	}
 	a := c.rollout.attempts[actual.ID]
@@ -209,10 +205,7 @@ func (c *Cell) judge(view *workloadView, actual *reconcile.Actual) {
 		c.rollout.attempts[actual.ID] = a
 	}
 	a.seen = true
-	limit := deadlineDefault
-	if view.spec.Update.DeadlineSeconds != 0 {
-		limit = time.Duration(view.spec.Update.DeadlineSeconds) * time.Second
-	}
+	limit := rolloutDeadline(view.spec)
 	if actual.State != reconcile.Ready || actual.Restarts != a.lastReady {
 		a.readySince = 0
 	}
@@ -237,6 +230,16 @@ func (c *Cell) judge(view *workloadView, actual *reconcile.Actual) {
 	if view.verdict == nil {
 		c.condemn(view, actual, reason)
 	}
+}
+
+// onTrial reports whether what is wanted of a workload follows on something good, and is not known to be good itself.
+func (c *Cell) onTrial(view *workloadView) bool {
+	rollout := c.views.rollouts[state.WorkloadName(view.key)]
+	if view.held || rollout == nil {
+		return false
+	}
+	good := goodSpec(view.key, rollout.good)
+	return good != nil && good.InstanceDigest() != view.digest
 }
 
 func (c *Cell) condemn(view *workloadView, actual *reconcile.Actual, reason string) {

@@ -64,6 +64,7 @@ func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 	c.runner.connected, c.runner.known, c.runner.listed, c.runner.marked = true, true, false, false
 	c.runner.silent = false
 	c.runner.hello = hello
+	c.reconciler.Connected(now)
 	c.runner.unlisted = make(map[reconcile.InstanceID]struct{}, len(c.runner.actual))
 	for id := range c.runner.actual {
 		c.runner.unlisted[id] = struct{}{}

@@ -210,6 +210,9 @@ func (c *Cell) workloadStatus(view *workloadView) uds.WorkloadStatus {
 	default:
 		status.State, status.Reason = "starting", cmp.Or(endedReason(status.Instances), notReadyReason(status.Instances))
 	}
+	if reason := c.waitsForPreparation(view); reason != "" && (status.State == "updating" || status.State == "starting") {
+		status.Reason = reason
+	}
 	if reason := c.waitsForEnvironment(view); reason != "" && status.Reason == "" && status.State != "ok" {
 		status.Reason = reason
 	}
@@ -426,6 +429,9 @@ func (c *Cell) explainReply(key string) Response {
 	for _, ranked := range c.planner.Explain(view.hash) {
 		line := uds.RankedCell{
 			Cell: ranked.Cell.String(), Score: hex64(ranked.Score), Placed: ranked.Placed, Verdict: ranked.Verdict,
+		}
+		if ranked.StandsBy {
+			line.Verdict = c.standbyVerdict(view, &ranked)
 		}
 		if other := c.views.cells[ranked.Cell]; other != nil && other.heldUntil > c.now {
 			line.Verdict = heldVerdict(ranked.Placed, ranked.Verdict, other.heldUntil.Sub(c.now))

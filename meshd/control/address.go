@@ -1,19 +1,19 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
+	"colloid.net/ipc/uds"
 	"colloid.net/meshd/wire"
 )
 
-// Target is a parsed HOST[:PORT][#KEY].
+// Target is a HOST[:PORT][#KEY] with the port that is meant.
 type Target struct {
 	Host string
 	Port uint16
@@ -21,87 +21,18 @@ type Target struct {
 }
 
 const (
-	targetMax    = 512
-	hostMax      = 253
-	keyMax       = 256
 	addressesMax = 16
 	// resolveTimeout bounds the lookup of a name.
 	resolveTimeout = 5 * time.Second
 )
 
-// ParseTarget parses HOST[:PORT][#KEY]. HOST is a name, an IPv4 address, or an IPv6 address in
-// brackets; a bare IPv6 address is understood too, without a port.
+// ParseTarget parses HOST[:PORT][#KEY] as uds.ParseTarget does; the port is wire.Port where none is given.
 func ParseTarget(text string) (Target, error) {
-	fail := func(reason string) (Target, error) {
-		return Target{}, fmt.Errorf("address %q: %s: "+
-			"want HOST, HOST:PORT or [IPV6]:PORT, with #KEY for a locked cluster", shorten(text), reason)
+	parsed, err := uds.ParseTarget(text)
+	if err != nil {
+		return Target{}, err
 	}
-	if len(text) > targetMax {
-		return fail("it is too long")
-	}
-	rest, key, hasKey := strings.Cut(text, "#")
-	if hasKey && (key == "" || len(key) > keyMax || !printable(key)) {
-		return fail("the key behind # is empty or not a key")
-	}
-	host, port := rest, strconv.Itoa(wire.Port)
-	if _, err := netip.ParseAddr(rest); err != nil {
-		bracketed := strings.HasPrefix(rest, "[")
-		switch {
-		case bracketed && strings.HasSuffix(rest, "]"):
-			host = rest[1 : len(rest)-1]
-		case strings.Contains(rest, ":"):
-			var err error
-			if host, port, err = net.SplitHostPort(rest); err != nil {
-				return fail("host and port cannot be told apart")
-			}
-		}
-		if a, err := netip.ParseAddr(host); bracketed && (err != nil || !a.Is6()) {
-			return fail("brackets are for IPv6 addresses")
-		}
-	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || number == 0 {
-		return fail("the port is not a number from 1 to 65535")
-	}
-	if !validHost(host) {
-		return fail("the host is neither a name nor an address")
-	}
-	return Target{host, uint16(number), key}, nil
-}
-
-func shorten(text string) string {
-	if len(text) > 80 {
-		return text[:80] + "..."
-	}
-	return text
-}
-
-func printable(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
-
-func validHost(host string) bool {
-	if address, err := netip.ParseAddr(host); err == nil {
-		return letters(address.Zone())
-	}
-	return host != "" && len(host) <= hostMax && letters(host) && host[0] != '-' && host[0] != '.'
-}
-
-// letters reports whether s consists of what names of hosts and interfaces consist of.
-func letters(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && c != '-' && c != '.' && c != '_' {
-			return false
-		}
-	}
-	return true
+	return Target{parsed.Host, cmp.Or(parsed.Port, wire.Port), parsed.Key}, nil
 }
 
 // Resolver looks up names; *net.Resolver is one.
@@ -125,7 +56,8 @@ func Resolve(ctx context.Context, resolver Resolver, target Target) ([]netip.Add
 	seen := map[netip.Addr]bool{}
 	for _, address := range found {
 		address = address.Unmap()
-		if address.IsValid() && !address.IsUnspecified() && !seen[address] && len(addresses) < addressesMax {
+		usable := address.IsValid() && !address.IsUnspecified() && !address.IsMulticast()
+		if usable && !seen[address] && len(addresses) < addressesMax {
 			seen[address] = true
 			addresses = append(addresses, netip.AddrPortFrom(address, target.Port))
 		}

@@ -19,7 +19,8 @@ func connectedAs(t *testing.T, s *Server, uid uint32, may level) (net.Conn, stri
 	return ours, s.add(newClient(s, theirs, credentials{uid: uid}, may))
 }
 
-// F136: who may only look cannot lock others out, neither with connections nor with streams, nor can one user.
+// F136: who may only look cannot lock others out, neither with connections nor with streams, nor can one
+// user.
 func TestF136_ReadersLeaveRoomForOthers(t *testing.T) {
 	s := streamServer(t)
 	const reader, operator = 12345, 23456
@@ -63,7 +64,8 @@ func TestF136_OneUserHasABoundOfItsOwn(t *testing.T) {
 	}
 }
 
-// F136: readers have bounds together, in clients that follow and in streams to one cell, and root has none but the cell's.
+// F136: readers have bounds together, in clients that follow and in streams to one cell, and root has none
+// but the cell's.
 func TestF136_ReadersStreamsAreBounded(t *testing.T) {
 	s := streamServer(t)
 	open := func(c net.Conn, handle uint32, cell uint64) string {

@@ -163,9 +163,9 @@ func (c *client) queue(reply []byte) bool {
 	return true
 }
 
-// writeNow writes as much of a reply, with rights, as the socket takes at once, if nothing else waits: the writing
-// goroutine would have to be woken for it. It returns the rest. The caller holds the lock, which is free meanwhile; only
-// the reading goroutine queues replies.
+// writeNow writes as much of a reply, with rights, as the socket takes at once, if nothing else waits: the
+// writing goroutine would have to be woken for it. It returns the rest. The caller holds the lock, which is
+// free meanwhile; only the reading goroutine queues replies.
 func (c *client) writeNow(reply, rights []byte) (rest []byte) {
 	if c.raw == nil || c.broken || c.writing || c.sending || len(c.output) > 0 || len(c.streams.buffer) > 0 {
 		return reply
@@ -206,8 +206,9 @@ func (c *client) write() {
 		if !ok {
 			return
 		}
-		// A client may look at a stream as slowly as it likes: the stream waits. Replies it must take. The deadline is
-		// of this reply alone: one that had passed would break the next reply, which writeNow writes.
+		// A client may look at a stream as slowly as it likes: the stream waits. Replies it must take. The
+		// deadline is of this reply alone: one that had passed would break the next reply, which writeNow
+		// writes.
 		if !streamed {
 			_ = c.connection.SetWriteDeadline(time.Now().Add(c.server.options.requestTimeout))
 		}

@@ -9,8 +9,8 @@ import (
 	"colloid.net/ipc/uds"
 )
 
-// A reply that did not fit the socket at once is written under a deadline. That deadline is of this reply only: the
-// next one, long after, is not late.
+// A reply that did not fit the socket at once is written under a deadline. That deadline is of this reply
+// only: the next one, long after, is not late.
 func TestF136_ALongReplyDoesNotEndTheNextOne(t *testing.T) {
 	const long = 400 << 10 // more than the socket takes
 	path, _ := serve(t, func(o *Options) {

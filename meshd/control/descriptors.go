@@ -14,8 +14,8 @@ const filesMax = 16
 // passed is a descriptor that a client was given: whom to tell when its connection has ended.
 type passed struct{ ended func() }
 
-// replyWithFile answers a request with a descriptor; it reports false when the client is gone or is to go. Such
-// a reply goes out at once or not at all: among replies that wait, nothing could hold the descriptor.
+// replyWithFile answers a request with a descriptor; it reports false when the client is gone or is to go.
+// Such a reply goes out at once or not at all: among replies that wait, nothing could hold the descriptor.
 func (c *client) replyWithFile(response Response) bool {
 	entry := &passed{response.Ended}
 	reason := c.enterFile(entry)

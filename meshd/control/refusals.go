@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Bounds of the lines about clients that are turned away. Anybody on this machine can be refused as often as they like,
-// and must not fill the disk with that, nor push everything else out of the log (F135).
+// Bounds of the lines about clients that are turned away. Anybody on this machine can be refused as often as
+// they like, and must not fill the disk with that, nor push everything else out of the log (F135).
 const (
 	// refusalLines of a kind and a user have a line in refusalWindow; the next line counts the others.
 	refusalLines  = 5

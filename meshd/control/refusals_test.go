@@ -8,8 +8,8 @@ import (
 	"colloid.net/ipc/uds"
 )
 
-// A client that opens streams which are refused, and reads none of the refusals, is disconnected: they may not gather
-// without end (F136).
+// A client that opens streams which are refused, and reads none of the refusals, is disconnected: they may
+// not gather without end (F136).
 func TestF136_UnreadRefusalsOfStreamsAreBounded(t *testing.T) {
 	ours, theirs := pairOf(t)
 	s := streamServer(t)
@@ -35,8 +35,8 @@ func TestF136_UnreadRefusalsOfStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever is refused again and again does not fill the log, and does not hide what others are refused. The lines that are
-// missing are counted in a later one (F135).
+// Whoever is refused again and again does not fill the log, and does not hide what others are refused. The
+// lines that are missing are counted in a later one (F135).
 func TestF135_RefusalsDoNotFloodTheLog(t *testing.T) {
 	j := &journal{}
 	r := refusals{log: j.log}

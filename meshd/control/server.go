@@ -249,8 +249,9 @@ func (s *Server) admit(connection *net.UnixConn) {
 	}
 }
 
-// refuse answers with one error and hangs up. The frame fits any socket buffer, so this waits for nobody. What the client
-// writes then fails, and what it reads is the answer: package uds and the command line look there for the reason.
+// refuse answers with one error and hangs up. The frame fits any socket buffer, so this waits for nobody.
+// What the client writes then fails, and what it reads is the answer: package uds and the command line look
+// there for the reason.
 func (s *Server) refuse(connection *net.UnixConn, errno uint16, text string) {
 	_ = connection.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 	_, _ = connection.Write(uds.AppendError(nil, errno, text))
@@ -260,9 +261,9 @@ func (s *Server) refuse(connection *net.UnixConn, errno uint16, text string) {
 // privileged is who has all places (see uds.RootClients).
 func (s *Server) privileged(who *credentials) bool { return who.uid == 0 || who.uid == s.options.UID }
 
-// add takes a client in and starts it, or says why not. When all places are taken that there are for its kind, the one of
-// them that has idled longest gives way if it was idle for as long as a request may take; so nobody can block the socket
-// by sitting on it.
+// add takes a client in and starts it, or says why not. When all places are taken that there are for its
+// kind, the one of them that has idled longest gives way if it was idle for as long as a request may take; so
+// nobody can block the socket by sitting on it.
 func (s *Server) add(c *client) (refusal string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -287,7 +288,8 @@ func (s *Server) add(c *client) (refusal string) {
 	return ""
 }
 
-// makeRoom reports whether there are less than places clients of a kind, after one that idles was sent away if need be.
+// makeRoom reports whether there are less than places clients of a kind, after one that idles was sent away
+// if need be.
 func (s *Server) makeRoom(places int, kind func(*client) bool) bool {
 	count := 0
 	var idlest *client

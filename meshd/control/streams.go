@@ -228,7 +228,8 @@ func (c *client) openStream(payload []byte) bool {
 // closingMax bounds the frames beside data that wait for a client: a few for each of its streams.
 const closingMax = 128 << 10
 
-// refusalsPile reports whether a client goes on opening streams but does not read what becomes of them; then it is to go.
+// refusalsPile reports whether a client goes on opening streams but does not read what becomes of them; then
+// it is to go.
 func (c *client) refusalsPile() bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -294,7 +295,8 @@ func (c *client) streamsTo(cell uint64) (all, there, stays int) {
 	return len(c.streams.open), there, c.streamCountLocked()
 }
 
-// streamsFull says why a client cannot have another stream to a cell, "" if it can. The caller holds the server's lock.
+// streamsFull says why a client cannot have another stream to a cell, "" if it can. The caller holds the
+// server's lock.
 func (s *Server) streamsFull(c *client, cell uint64) string {
 	all, readers, same := 0, 0, 0 // clients
 	streams, there := 0, 0        // of readers

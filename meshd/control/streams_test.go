@@ -106,7 +106,8 @@ func hear(t *testing.T, c net.Conn) (uds.Code, []byte) {
 	return uds.Code(code), payload
 }
 
-// Readers may look at logs and figures; a shell, files, functions and volumes need the right to change (F135).
+// Readers may look at logs and figures; a shell, files, functions and volumes need the right to change
+// (F135).
 func TestF135_StreamsNeedTheirLevel(t *testing.T) {
 	c, _ := connected(t, levelRead, false)
 	for kind := uint8(1); kind <= uds.StreamCopy+1; kind++ {

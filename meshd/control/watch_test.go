@@ -31,8 +31,8 @@ func reachable(t *testing.T, path string) {
 	t.Fatalf("%s: %v", path, err)
 }
 
-// A socket that is deleted, replaced or whose directory is deleted is there again, with the same permissions; a
-// client that was connected before goes on (F135).
+// A socket that is deleted, replaced or whose directory is deleted is there again, with the same permissions;
+// a client that was connected before goes on (F135).
 func TestF135_ADeletedSocketComesBack(t *testing.T) {
 	for how, attack := range map[string]func(path string) error{
 		"deleted":           os.Remove,

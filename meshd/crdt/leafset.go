@@ -46,8 +46,8 @@ func (b *LeafSet) Next(leaf int) (int, bool) {
 	return 0, false
 }
 
-// The following take the leaves first <= leaf < last, 0 <= first < last <= Leaves, a word of 64 at a time: a cell
-// that joins exchanges all leaves there are.
+// The following take the leaves first <= leaf < last, 0 <= first < last <= Leaves, a word of 64 at a time: a
+// cell that joins exchanges all leaves there are.
 
 // part returns which bits of the word at an index stand for leaves of the range.
 func part(at, first, last int) uint64 {

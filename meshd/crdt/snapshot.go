@@ -72,8 +72,8 @@ func (s *Store) AppendSnapshot(dst []byte) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// snapshotSize returns the length of the snapshot that is made now. To look at every register twice is cheaper than
-// to move what is there already each time the room runs out.
+// snapshotSize returns the length of the snapshot that is made now. To look at every register twice is
+// cheaper than to move what is there already each time the room runs out.
 func (s *Store) snapshotSize() int {
 	size := snapshotHead + len(s.stable) + snapshotTail
 	for i := range s.index.slots {

@@ -25,12 +25,13 @@ type helper struct {
 	address  []byte
 	cellID   uint64
 	// descriptors are those that runnerd passes beside the rings; they live as long as the link.
-	descriptors *ring.Descriptors
-	channel     uint64    // of the last Attach
-	takesHost   bool      // it acknowledges Host, see watchHelper
-	takesCheck  bool      // it knows a Start that only asks
-	asked       time.Time // when the first command was sent that it has not, zero = none
-	missed      int       // looks in a row that found it owing an answer
+	descriptors  *ring.Descriptors
+	channel      uint64    // of the last Attach
+	takesHost    bool      // it acknowledges Host, see watchHelper
+	takesCheck   bool      // it knows a Start that only asks
+	takesPrepare bool      // it knows a Start that only prepares
+	asked        time.Time // when the first command was sent that it has not, zero = none
+	missed       int       // looks in a row that found it owing an answer
 }
 
 // helperEventsPerWake bounds the records handled before the reactor looks at its socket again.
@@ -86,7 +87,7 @@ func (h *helper) attach(d *Daemon, link *ring.Link) {
 	}
 	descriptors := &ring.Descriptors{}
 	h.link, h.sequence, h.descriptors = link, 0, descriptors
-	h.takesHost, h.takesCheck, h.asked, h.missed = false, false, time.Time{}, 0
+	h.takesHost, h.takesCheck, h.takesPrepare, h.asked, h.missed = false, false, false, time.Time{}, 0
 	go func() {
 		if err := receiveDescriptors(link, descriptors); err != io.EOF {
 			d.log.printf("runnerd: connection ended: %v", err)
@@ -169,7 +170,7 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		}
 		d.cell.HelperHello(now, helloOf(body.Hello))
 		d.workers.listing()
-		h.takesHost, h.takesCheck = body.Hello.TakesHost, body.Hello.TakesCheck
+		h.takesHost, h.takesCheck, h.takesPrepare = body.Hello.TakesHost, body.Hello.TakesCheck, body.Hello.TakesPrepare
 		h.tellHost()
 	case *message.Event_Instance:
 		actual, err := actualOf(body.Instance)
@@ -187,6 +188,12 @@ func (h *helper) deliver(d *Daemon, event *message.Event) error {
 		}
 		d.blobs.attached(body.Attached)
 		d.names.attached(body.Attached)
+	case *message.Event_Prepared:
+		id, err := idOf(body.Prepared.Id)
+		if err != nil {
+			return err
+		}
+		d.cell.HelperPrepared(now, id, body.Prepared.Error)
 	case *message.Event_Wanted:
 		return d.blobs.wanted(body.Wanted)
 	case *message.Event_Network:
@@ -226,7 +233,7 @@ func helloOf(hello *message.Hello) cell.HelperHello {
 		}
 	}
 	return cell.HelperHello{
-		Software: hello.Software, Flags: flags, Degradations: degradations, Alarms: alarms,
+		Software: hello.Software, Flags: flags, Degradations: degradations, Alarms: alarms, TakesPrepare: hello.TakesPrepare,
 		Capacity: state.CellCapacity{
 			CPUMillicores: hello.CpuMillicores, MemoryMiB: hello.MemoryMib, DiskMiB: hello.DiskMib,
 			InstancesMax: hello.InstancesMax, LimitsEnforced: hello.LimitsEnforced,
@@ -234,17 +241,22 @@ func helloOf(hello *message.Hello) cell.HelperHello {
 	}
 }
 
-var errNoIdentity = errors.New("instance event without an id")
+var errNoIdentity = errors.New("event about an instance without an id")
+
+func idOf(id *message.InstanceID) (reconcile.InstanceID, error) {
+	if id == nil || id.Slot > 0xffff {
+		return reconcile.InstanceID{}, errNoIdentity
+	}
+	return reconcile.InstanceID{KeyHash: id.KeyHash, Slot: uint16(id.Slot), Digest: id.Digest}, nil
+}
 
 func actualOf(instance *message.Instance) (reconcile.Actual, error) {
-	if instance.Id == nil || instance.Id.Slot > 0xffff {
-		return reconcile.Actual{}, errNoIdentity
+	id, err := idOf(instance.Id)
+	if err != nil {
+		return reconcile.Actual{}, err
 	}
 	actual := reconcile.Actual{
-		ID: reconcile.InstanceID{
-			KeyHash: instance.Id.KeyHash, Slot: uint16(instance.Id.Slot), Digest: instance.Id.Digest,
-		},
-		Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
+		ID: id, Key: instance.Key, PID: instance.Pid, StartTicks: instance.StartTicks, ExitCode: instance.ExitCode,
 		Restarts: instance.Restarts, OOMKills: instance.OomKills, Reason: instance.Reason, Spec: instance.Spec,
 		State: reconcile.State(instance.State), NeedsEnvironment: instance.NeedsEnvironment,
 	}
@@ -265,12 +277,12 @@ func (h *helper) Do(action reconcile.Action) bool {
 	}
 	command := &message.Command{}
 	switch action.Kind {
-	case reconcile.Start, reconcile.Check:
-		if action.Kind == reconcile.Check && !h.takesCheck {
+	case reconcile.Start, reconcile.Check, reconcile.Prepare:
+		if action.Kind == reconcile.Check && !h.takesCheck || action.Kind == reconcile.Prepare && !h.takesPrepare {
 			return true // an older runnerd, which would start it
 		}
 		start := &message.Start{Id: id, Key: action.Key, Spec: action.Spec, Address: h.address, CellId: h.cellID,
-			CheckOnly: action.Kind == reconcile.Check}
+			CheckOnly: action.Kind == reconcile.Check, PrepareOnly: action.Kind == reconcile.Prepare}
 		if environment := action.Environment; environment != nil {
 			for _, v := range environment.Variables {
 				start.Environment = append(start.Environment, v.Name+"="+v.Value)

@@ -10,8 +10,8 @@ import (
 // TestF42_GossipReachesEveryCell writes one key at one cell and counts who has it in the end: with 5 %
 // loss, also with cells dead that nobody knows of, 99 % of the runs must reach everybody alive. With a tenth
 // dead a write costs at most five datagrams per cell, and the longest path has at most 16 hops also with 30 %
-// dead, up to 1000 cells (150 runs of 1000: median 13 and p99 16; the few runs here allow one more). 3000 cells
-// keep the datagrams and the coverage. What loses 20 % is beyond what the flaw asks for.
+// dead, up to 1000 cells (150 runs of 1000: median 13 and p99 16; the few runs here allow one more). 3000
+// cells keep the datagrams and the coverage. What loses 20 % is beyond what the flaw asks for.
 func TestF42_GossipReachesEveryCell(t *testing.T) {
 	for _, c := range []struct {
 		n, runs    int

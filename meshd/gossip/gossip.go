@@ -12,14 +12,14 @@ import (
 // Protocol constants (Appendix A) and limits of this implementation.
 const (
 	Fanout = 3
-	// FanoutOrigin is that of the cell that wrote, in a cluster of originMembers times as many: there, one cell
-	// sends some thirty datagrams more and every path becomes two hops shorter (measured).
+	// FanoutOrigin is that of the cell that wrote, in a cluster of originMembers times as many: there, one
+	// cell sends some thirty datagrams more and every path becomes two hops shorter (measured).
 	FanoutOrigin  = 32
 	originMembers = 30
-	// leapMembers is how many members beyond the ring successor a cell sends to as well when it heard a change from
-	// its ring predecessor. Such a cell most probably stands in a row of cells that no random edge has reached,
-	// and those rows make the longest paths: without this, 22 hops instead of 16 (1000 cells, 30 % dead).
-	// Clusters of less than leapCluster members have no rows that long.
+	// leapMembers is how many members beyond the ring successor a cell sends to as well when it heard a
+	// change from its ring predecessor. Such a cell most probably stands in a row of cells that no random
+	// edge has reached, and those rows make the longest paths: without this, 22 hops instead of 16 (1000
+	// cells, 30 % dead). Clusters of less than leapCluster members have no rows that long.
 	leapMembers = 2
 	leapCluster = 256
 	PendingMax  = 4096
@@ -57,8 +57,8 @@ type Options struct {
 	// Suspected reports cells that this cell fails to reach at present; nothing is sent to them.
 	// Optional.
 	Suspected func(wire.CellID) bool
-	// Missed reports a member that acknowledged none of the attempts of a ring edge although nobody suspects it: it may
-	// be the only one without the news. Optional.
+	// Missed reports a member that acknowledged none of the attempts of a ring edge although nobody suspects
+	// it: it may be the only one without the news. Optional.
 	Missed func(wire.CellID)
 }
 

@@ -413,7 +413,8 @@ func TestPendingAgainstModel(t *testing.T) {
 	}
 }
 
-// An acknowledgement counts for the cell that was written to and for no other, even under the same nonce (F28).
+// An acknowledgement counts for the cell that was written to and for no other, even under the same nonce
+// (F28).
 func TestF28_OnlyTheReceiverAcknowledges(t *testing.T) {
 	b := newBench(200, 300, 400)
 	b.options.Nonce = func() uint32 { return 77 }

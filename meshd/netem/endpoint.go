@@ -11,7 +11,8 @@ import (
 	"colloid.net/meshd/stream"
 )
 
-// pattern is what is sent, again and again. Its length is a prime, so that a piece at the wrong place differs.
+// pattern is what is sent, again and again. Its length is a prime, so that a piece at the wrong place
+// differs.
 var pattern = func() []byte {
 	block := make([]byte, 65521)
 	random := rand.NewChaCha8([32]byte{1})

@@ -135,7 +135,8 @@ func (l *Link) Enter(end int, f func() error) error {
 	})
 }
 
-// apart calls a function on a thread that ends with it, so that nothing else runs in the namespace that it enters.
+// apart calls a function on a thread that ends with it, so that nothing else runs in the namespace that it
+// enters.
 func apart(f func() error) error {
 	done := make(chan error)
 	go func() {

@@ -46,12 +46,12 @@ func newPair(t *testing.T, l *Link, port uint16) *Pair {
 // bench prints a figure as make bench does.
 func bench(name string, t Transfer) { fmt.Printf("BENCH %s %.2f\n", name, t.Rate()) }
 
-// busyShare of the processors' time is from where on they may have been the limit, and not the path: cells have one
-// thread each, and an emulator shows less than its host is busy.
+// busyShare of the processors' time is from where on they may have been the limit, and not the path: cells
+// have one thread each, and an emulator shows less than its host is busy.
 const busyShare = 0.4
 
-// counted reports whether the clock counts instructions: then nothing but the processor that they stand for can be
-// the limit, and figures are the same in each run.
+// counted reports whether the clock counts instructions: then nothing but the processor that they stand for
+// can be the limit, and figures are the same in each run.
 func counted() bool { return os.Getenv("COLLOID_VM_COUNTED") != "" }
 
 // judge gives what says that a figure is too low: as a failure unless the processors were the limit.
@@ -62,9 +62,10 @@ func judge(t *testing.T, transfer Transfer) func(format string, arguments ...any
 	return t.Errorf
 }
 
-// TestF151_StreamsBesideCUBIC sends over 50 ms without loss and with 1 %. Everything must arrive as it was sent. With
-// loss a stream must not be slower than kernel TCP unless the processors were the limit. Where the clock counts
-// instructions it must have what F151 wants at 1 %, and three quarters of it without loss, where the limit is the processor.
+// TestF151_StreamsBesideCUBIC sends over 50 ms without loss and with 1 %. Everything must arrive as it was
+// sent. With loss a stream must not be slower than kernel TCP unless the processors were the limit. Where the
+// clock counts instructions it must have what F151 wants at 1 %, and three quarters of it without loss, where
+// the limit is the processor.
 func TestF151_StreamsBesideCUBIC(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -100,8 +101,9 @@ func TestF151_StreamsBesideCUBIC(t *testing.T) {
 	}
 }
 
-// TestF151_TwoStreamsShareALink has two pairs of cells at the ends of a link that carries what an emulated processor
-// can. The second starts later, and what arrives while both send is compared. It is judged like the above.
+// TestF151_TwoStreamsShareALink has two pairs of cells at the ends of a link that carries what an emulated
+// processor can. The second starts later, and what arrives while both send is compared. It is judged like the
+// above.
 func TestF151_TwoStreamsShareALink(t *testing.T) {
 	const bytesPerSecond = 400_000
 	l := newLink(t, Options{RoundTrip: roundTrip, BytesPerSecond: bytesPerSecond})

@@ -49,8 +49,8 @@ func Loopback() ([2]End, error) {
 	return ends, nil
 }
 
-// Pair is two cells of this process that know each other. The second compares what streams of kind volume bring, and
-// says back what those of kind exec bring.
+// Pair is two cells of this process that know each other. The second compares what streams of kind volume
+// bring, and says back what those of kind exec bring.
 type Pair struct {
 	cells  [2]*daemon.Daemon
 	cancel context.CancelFunc

@@ -59,7 +59,8 @@ func (l *Link) SendTCP(ctx context.Context, howLong time.Duration) (Transfer, er
 	return began.until(sample(), got), nil
 }
 
-// CUBIC is a Control function that chooses the congestion control of a socket: the default of a host may be another.
+// CUBIC is a Control function that chooses the congestion control of a socket: the default of a host may be
+// another.
 func CUBIC(_, _ string, c syscall.RawConn) error {
 	var failure error
 	err := c.Control(func(fd uintptr) {

@@ -90,8 +90,8 @@ func NewMembers(self wire.CellID) *Members {
 	return &Members{self: self, most: MembersMax, byID: make(map[wire.CellID]*Member)}
 }
 
-// NewMembersForMeasurement is NewMembers with another bound than MembersMax. A cell does not use it: its replay
-// windows, its peer table and its traffic are made for MembersMax.
+// NewMembersForMeasurement is NewMembers with another bound than MembersMax. A cell does not use it: its
+// replay windows, its peer table and its traffic are made for MembersMax.
 func NewMembersForMeasurement(self wire.CellID, most int) *Members {
 	l := NewMembers(self)
 	l.most = most
@@ -107,8 +107,8 @@ func (l *Members) Len() int { return len(l.sorted) }
 // Version changes whenever a member was added or removed.
 func (l *Members) Version() uint64 { return l.version }
 
-// Revision changes whenever a member was added or removed, and with every call of Revised. Who looks at all members
-// for one of some kind need not look again as long as it is the same.
+// Revision changes whenever a member was added or removed, and with every call of Revised. Who looks at all
+// members for one of some kind need not look again as long as it is the same.
 func (l *Members) Revision() uint64 { return l.revision }
 
 // Revised notes that the address, the class, the homes or the life of a member became another; whoever

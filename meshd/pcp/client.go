@@ -26,14 +26,14 @@ type Client struct {
 	nonce  Nonce
 }
 
-// NewClient returns a client that asks a router. The nonce must be unpredictable for others and the same for each
-// Client of the same port, or the router takes a restarted one for somebody else.
+// NewClient returns a client that asks a router. The nonce must be unpredictable for others and the same for
+// each Client of the same port, or the router takes a restarted one for somebody else.
 func NewClient(router netip.Addr, nonce Nonce) *Client {
 	return &Client{router: netip.AddrPortFrom(router, Port), nonce: nonce}
 }
 
-// Map asks for a port that leads to an internal one. Asking again renews. wanted is what the router gave before,
-// or zero. The answer takes four seconds at most.
+// Map asks for a port that leads to an internal one. Asking again renews. wanted is what the router gave
+// before, or zero. The answer takes four seconds at most.
 func (c *Client) Map(ctx context.Context, internal uint16, wanted netip.AddrPort, lifetime time.Duration) (Mapping, error) {
 	if internal == 0 || lifetime < time.Second {
 		panic(fmt.Sprintf("pcp: mapping of port %d for %v", internal, lifetime))

@@ -89,8 +89,8 @@ func appendAddress(dst []byte, address netip.Addr) []byte {
 	return append(dst, raw[:]...)
 }
 
-// Parse decodes the answer to a request. It accepts nothing but an answer to exactly this one: errForeign says
-// that another may still come, every other error is the router's.
+// Parse decodes the answer to a request. It accepts nothing but an answer to exactly this one: errForeign
+// says that another may still come, every other error is the router's.
 func (r Request) Parse(datagram []byte) (Mapping, error) {
 	if len(datagram) < 4 || len(datagram) > datagramMax || datagram[1]&answerBit == 0 {
 		return Mapping{}, errForeign

@@ -128,7 +128,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// inFreshNetwork runs f on a thread with a network of its own in which only lo is there, so that port 5351 is free.
+// inFreshNetwork runs f on a thread with a network of its own in which only lo is there, so that port 5351 is
+// free.
 func inFreshNetwork(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan error, 1)

@@ -17,6 +17,7 @@ type demand struct {
 	priority  int8
 	stateful  bool
 	goesRound bool // oversubscribe
+	fetches   bool // Fetches, and it has replicas
 
 	first   ranking   // of a spread or wasm workload
 	indexed []ranking // of a stateful one, per index, as far as needed
@@ -48,6 +49,7 @@ func (p *Planner) updateDemand(d *demand, w *Workload) {
 		d.spec, d.ask = spec, requestOf(spec)
 		d.replicas, d.priority = int(spec.Replicas), spec.Priority
 		d.stateful, d.goesRound = spec.Stateful, spec.Oversubscribe
+		d.fetches = Fetches(spec) && spec.Replicas > 0
 		if len(d.indexed) > d.replicas {
 			d.indexed = slices.Clip(d.indexed[:d.replicas])
 		}

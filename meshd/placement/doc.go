@@ -22,6 +22,8 @@
 // depend on the other cells, the death of a cell moves its own replicas and nothing else as long as
 // nothing is short (EXEC-3).
 //
+// Plan.StandsBy says to which cell a replica would go if one of its cells died (standby.go).
+//
 // Room means requests, not use: processor, memory, disk, instance slots and host ports (F77). A
 // capacity of zero means that the cell does not know the figure and sets no limit; a request of zero
 // takes nothing but one instance slot.

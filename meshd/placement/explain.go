@@ -42,7 +42,11 @@ func (p *Planner) Explain(keyHash uint64) []Ranked {
 		lacks[n] = p.lackText(d, n, before[n])
 	}
 	p.placeDemand(plan, int32(target))
-	return p.explainLines(d, plan.Of(keyHash), before, lacks)
+	lines := p.explainLines(d, plan.Of(keyHash), before, lacks)
+	for i := range lines {
+		_, lines[i].StandsBy = plan.StandsBy(keyHash, lines[i].Cell)
+	}
+	return lines
 }
 
 func (p *Planner) explainLines(d *demand, replicas []Replica, before []blocker, lacks []string) []Ranked {

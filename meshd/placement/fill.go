@@ -68,6 +68,9 @@ func (p *Planner) placeDemand(plan *Plan, i int32) {
 	}
 	p.placeLastResort(plan, d, start, wanted)
 	plan.spans[i] = span{int32(start), int32(len(plan.replicas))}
+	if d.fetches && len(plan.replicas)-start == d.replicas {
+		p.findStandbys(plan, d, i)
+	}
 	if missing := d.replicas - (len(plan.replicas) - start); missing > 0 {
 		plan.shortfalls = append(plan.shortfalls, p.shortfallOf(d, i, missing))
 	}

@@ -20,6 +20,8 @@ type oracle struct {
 	cells []Cell
 	used  map[wire.CellID][]*workload.Spec
 	plan  map[uint64][]Replica
+	// standbys has, per key hash, the slot of each cell that stands by.
+	standbys map[uint64]map[wire.CellID]uint16
 }
 
 func oracleScore(key uint64, cell wire.CellID, index int) uint64 {
@@ -30,7 +32,12 @@ func oracleScore(key uint64, cell wire.CellID, index int) uint64 {
 }
 
 func runOracle(cells []Cell, workloads []Workload) map[uint64][]Replica {
-	o := oracle{cells: cells, used: map[wire.CellID][]*workload.Spec{}, plan: map[uint64][]Replica{}}
+	return askOracle(cells, workloads).plan
+}
+
+func askOracle(cells []Cell, workloads []Workload) *oracle {
+	o := oracle{cells: cells, used: map[wire.CellID][]*workload.Spec{}, plan: map[uint64][]Replica{},
+		standbys: map[uint64]map[wire.CellID]uint16{}}
 	order := slices.Clone(workloads)
 	sort.SliceStable(order, func(i, j int) bool {
 		a, b := &order[i], &order[j]
@@ -91,8 +98,44 @@ func runOracle(cells []Cell, workloads []Workload) map[uint64][]Replica {
 			}
 		}
 		slices.SortFunc(o.plan[w.KeyHash], func(a, b Replica) int { return int(a.Rank) - int(b.Rank) })
+		o.standBy(w)
 	}
-	return o.plan
+	return &o
+}
+
+// standBy finds for each index of a workload that is placed the best cell that could take it and has none.
+func (o *oracle) standBy(w *Workload) {
+	found := map[wire.CellID]uint16{}
+	o.standbys[w.KeyHash] = found
+	if len(o.plan[w.KeyHash]) < int(w.Spec.Replicas) || w.Spec.Runtime == workload.RuntimeProcess {
+		return
+	}
+	for index := range w.Spec.Replicas {
+		if index > 0 && !w.Spec.Stateful {
+			break
+		}
+		var order []*Cell
+		for c := range o.cells {
+			willing := Workload{Spec: w.Spec} // who refuses has a rank, too
+			if cell := &o.cells[c]; !cell.NoNew && o.canRun(&willing, cell) {
+				order = append(order, cell)
+			}
+		}
+		score := func(c *Cell) uint64 { return oracleScore(w.KeyHash, c.ID, int(index)) }
+		sort.Slice(order, func(i, j int) bool { return score(order[i]) > score(order[j]) })
+		reach := int(w.Spec.Replicas)
+		if w.Spec.Stateful {
+			reach = min(reach, indexedMax)
+		}
+		for _, cell := range order[:min(len(order), reach+standbyReach)] {
+			if o.canRun(w, cell) && o.fits(w.Spec, cell) && o.holds(w, cell.ID) == 0 {
+				if _, known := found[cell.ID]; !known {
+					found[cell.ID] = index
+				}
+				break
+			}
+		}
+	}
 }
 
 func (o *oracle) find(id wire.CellID) *Cell {

@@ -16,6 +16,8 @@ type Plan struct {
 	replicas   []Replica
 	shortfalls []shortfall   // sorted by index
 	takers     []wire.CellID // cells that receive new replicas, sorted
+	standby    []wire.CellID // of keys[i] unless stateful, 0 = nobody; see StandsBy
+	standbys   []standby     // of stateful workloads, sorted by index
 }
 
 type span struct{ start, end int32 }
@@ -37,10 +39,14 @@ type tally [blockerCount]int32
 
 func (p *Planner) newPlan() *Plan {
 	plan := &Plan{keys: make([]uint64, len(p.demands)), spans: make([]span, len(p.demands))}
-	replicas := 0
+	replicas, anyFetches := 0, false
 	for i, d := range p.demands {
 		plan.keys[i] = d.w.KeyHash
 		replicas += min(d.replicas, len(p.ids))
+		anyFetches = anyFetches || d.fetches
+	}
+	if anyFetches {
+		plan.standby = make([]wire.CellID, len(p.demands))
 	}
 	plan.replicas = make([]Replica, 0, min(replicas, ReplicasMax))
 	for i, id := range p.ids {
@@ -53,6 +59,7 @@ func (p *Planner) newPlan() *Plan {
 
 func (plan *Plan) finish() {
 	slices.SortFunc(plan.shortfalls, func(a, b shortfall) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(plan.standbys, func(a, b standby) int { return cmp.Compare(a.index, b.index) })
 }
 
 // Of returns the replicas of a workload in the order of their ranks; it must not be modified.

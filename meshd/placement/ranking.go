@@ -6,7 +6,7 @@ import (
 
 // spareLength is how many cells a ranking holds beyond the replicas. Each death of a ranked cell uses
 // one up; a ranking that has become too short is computed anew. With 8 that happens to a workload
-// after 9 deaths among its best cells, and the memory for 100,000 workloads stays at some 20 MB.
+// after 5 deaths among its best cells, and the memory for 100,000 workloads stays at some 20 MB.
 const spareLength = 8
 
 // indexedMax bounds the ranking of one index of a stateful workload, of which all but one cell are
@@ -83,10 +83,18 @@ func (p *Planner) repair(d *demand, r *ranking, index uint16) {
 }
 
 // keep is the length to which a ranking is built.
-func (p *Planner) keep(d *demand) int { return d.need() + p.spare }
+func (p *Planner) keep(d *demand) int { return max(d.usual()+p.spare, d.need()+1) }
 
-// need is the length below which a ranking is computed anew.
+// need is the length below which a ranking is computed anew: the cells of the replicas and those that may stand by.
 func (d *demand) need() int {
+	if d.fetches {
+		return d.usual() + standbyReach
+	}
+	return d.usual()
+}
+
+// usual is how many cells of a ranking are enough where nothing is short.
+func (d *demand) usual() int {
 	if d.stateful {
 		return min(d.replicas, indexedMax)
 	}

@@ -63,8 +63,10 @@ type Replica struct {
 
 // Ranked is one line of Explain.
 type Ranked struct {
-	Cell    wire.CellID
-	Score   uint64
-	Placed  bool
-	Verdict string // one sentence, lower case
+	Cell   wire.CellID
+	Score  uint64
+	Placed bool
+	// StandsBy says that a replica would come to the cell if one that has one died (Plan.StandsBy).
+	StandsBy bool
+	Verdict  string // one sentence, lower case
 }

@@ -31,9 +31,9 @@ var boot = newBootClock(readBootTime)
 // firstReadings bounds the attempts to begin with a comparison that nothing interrupted.
 const firstReadings = 100
 
-// newBootClock begins with the best of some comparisons. Without any, instants would count from the start of the
-// process until one succeeds, and then jump by the age of the host: a cell that boots on a busy machine would take
-// that for minutes in which nobody answered.
+// newBootClock begins with the best of some comparisons. Without any, instants would count from the start of
+// the process until one succeeds, and then jump by the age of the host: a cell that boots on a busy machine
+// would take that for minutes in which nobody answered.
 func newBootClock(read func(start time.Time) reading) *bootClock {
 	c := &bootClock{start: time.Now(), read: read}
 	best := reading{after: 1<<63 - 1}

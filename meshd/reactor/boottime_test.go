@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// interrupted gives readings of a host that has run for a day, with this much time between the two of Go's clock.
+// interrupted gives readings of a host that has run for a day, with this much time between the two of Go's
+// clock.
 func interrupted(gaps ...time.Duration) func(time.Time) reading {
 	const age = int64(24 * time.Hour)
 	calls := 0
@@ -17,9 +18,10 @@ func interrupted(gaps ...time.Duration) func(time.Time) reading {
 	}
 }
 
-// On a busy host the first comparison is interrupted as likely as any other: the clock is right from the beginning all
-// the same. It once began at zero, and the next comparison was a jump by the age of the host, at which a cell that had
-// just started gave up waiting for the others and acted on an old snapshot (F5, F11).
+// On a busy host the first comparison is interrupted as likely as any other: the clock is right from the
+// beginning all the same. It once began at zero, and the next comparison was a jump by the age of the host,
+// at which a cell that had just started gave up waiting for the others and acted on an old snapshot (F5,
+// F11).
 func TestF5_F11_TheFirstInstantIsRightOnABusyHost(t *testing.T) {
 	for name, gaps := range map[string][]time.Duration{
 		"quiet":  {time.Microsecond},

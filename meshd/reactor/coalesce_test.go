@@ -72,7 +72,8 @@ type taker struct {
 
 func (s *taker) Datagram(_ netip.AddrPort, _ netip.Addr, d []byte) { s.sizes = append(s.sizes, len(d)) }
 
-// A segment size is believed only as far as it makes sense, and no datagram longer than 1200 bytes gets through.
+// A segment size is believed only as far as it makes sense, and no datagram longer than 1200 bytes gets
+// through.
 func TestF126_SegmentSizes(t *testing.T) {
 	r := open(t, small(DriverEpoll, loopback4)).(*epoller)
 	var sink taker

@@ -65,10 +65,11 @@ func newCore(options Options) (*core, error) {
 		return nil, err
 	}
 	if c.outbox, err = newOutbox(s.family, options.SendQueue); err == nil {
-		// Kernels before 4.18 would send a run as one large datagram: only those that know the option get any.
+		// Kernels before 4.18 would send a run as one large datagram: only those that know the option get
+		// any.
 		c.outbox.segments = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) == nil
-		// Since Linux 5.0. What comes in one piece over loopback and veth, or was joined by a network card, is
-		// then copied once and costs one completion instead of one for each datagram.
+		// Since Linux 5.0. What comes in one piece over loopback and veth, or was joined by a network card,
+		// is then copied once and costs one completion instead of one for each datagram.
 		c.coalesced = !options.single && unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 		if s.wildcard {
 			c.routes, err = newRouteTable()

@@ -14,11 +14,11 @@
 // Time is CLOCK_BOOTTIME (F11): it goes on while the host sleeps. At most one timer is armed, for
 // the Handler's deadline (F130); an idle reactor does nothing at all.
 //
-// Further sockets can be opened beside the one (OpenSocket), for what a search behind a router needs: they share an
-// epoll set, which either driver watches as one descriptor.
+// Further sockets can be opened beside the one (OpenSocket), for what a search behind a router needs: they
+// share an epoll set, which either driver watches as one descriptor.
 //
 // Bounds: receive buffers grow on demand up to Options.ReceiveBuffers of 2048 bytes; the send queue
-// holds Options.SendQueue datagrams and is flushed when full; 16 watched descriptors; 272 further sockets; a table of
-// 4096 peers remembers on which local address each was last heard (F34). What does not fit is
+// holds Options.SendQueue datagrams and is flushed when full; 16 watched descriptors; 272 further sockets; a
+// table of 4096 peers remembers on which local address each was last heard (F34). What does not fit is
 // dropped and counted, as a network would.
 package reactor

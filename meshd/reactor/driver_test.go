@@ -286,8 +286,8 @@ func narrowLoopback() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFMTU, request)
 }
 
-// Datagrams that go the same way travel in runs, and arrive one by one as they were sent: long and short ones,
-// to two destinations, more than one run takes (F129).
+// Datagrams that go the same way travel in runs, and arrive one by one as they were sent: long and short
+// ones, to two destinations, more than one run takes (F129).
 func TestF129_RunsArriveAsDatagrams(t *testing.T) {
 	onBothDrivers(t, func(t *testing.T, driver string) {
 		bind := netip.MustParseAddrPort("127.0.0.1:0")

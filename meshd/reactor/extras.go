@@ -15,9 +15,11 @@ const SocketsMax = 272
 const (
 	// extraWatch is the place of their epoll set among the watched descriptors, behind those of WatchEventfd.
 	extraWatch = WatchesMax
-	// extraBuffer bytes are what each may hold in either direction. The kernel takes memory for what is there only.
+	// extraBuffer bytes are what each may hold in either direction. The kernel takes memory for what is there
+	// only.
 	extraBuffer = 1 << 20
-	// extraBatch datagrams of one socket, and extraEvents sockets, are looked at before anything else has its turn.
+	// extraBatch datagrams of one socket, and extraEvents sockets, are looked at before anything else has its
+	// turn.
 	extraBatch  = 32
 	extraEvents = 32
 	// descriptorsKept stay free for the rest of the process.
@@ -27,15 +29,16 @@ const (
 // ErrDescriptors is returned by OpenSocket where the process has too few descriptors left (RLIMIT_NOFILE).
 var ErrDescriptors = errors.New("reactor: too few file descriptors left for one more socket, see ulimit -n")
 
-// SocketHandler is a Handler that takes what comes in on the sockets of OpenSocket; without it, that is dropped.
+// SocketHandler is a Handler that takes what comes in on the sockets of OpenSocket; without it, that is
+// dropped.
 type SocketHandler interface {
 	// DatagramVia is Handler.Datagram for the socket with a number.
 	DatagramVia(number int, from netip.AddrPort, local netip.Addr, datagram []byte)
 }
 
-// extras are the sockets of OpenSocket. Few of them are open for longer than a search for a port takes, and none
-// carries what all cells have to say, so they are asked for readiness together, by an epoll set that is one watched
-// descriptor for either driver, and each datagram is sent by a call of its own.
+// extras are the sockets of OpenSocket. Few of them are open for longer than a search for a port takes, and
+// none carries what all cells have to say, so they are asked for readiness together, by an epoll set that is
+// one watched descriptor for either driver, and each datagram is sent by a call of its own.
 type extras struct {
 	epoll       int // 0 = none was opened yet: descriptor 0 is never one of ours
 	descriptors [SocketsMax + 1]int32
@@ -150,7 +153,8 @@ func (c *core) SendVia(number int, to netip.AddrPort, datagram []byte) {
 	}
 }
 
-// receiveExtras hands over what the sockets that are readable hold. What is left makes the epoll set readable again.
+// receiveExtras hands over what the sockets that are readable hold. What is left makes the epoll set readable
+// again.
 func (c *core) receiveExtras() {
 	e := &c.extras
 	count, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(e.epoll),

@@ -20,8 +20,8 @@ func (s *several) DatagramVia(number int, from netip.AddrPort, local netip.Addr,
 	s.via(number, from, local, datagram)
 }
 
-// Each socket has a port of its own, and what comes in says on which one it did; the reactor's own goes on as before.
-// A socket that a handler closes while datagrams of it wait says nothing any more (F35).
+// Each socket has a port of its own, and what comes in says on which one it did; the reactor's own goes on as
+// before. A socket that a handler closes while datagrams of it wait says nothing any more (F35).
 func TestF35_FurtherSockets(t *testing.T) {
 	onBothDrivers(t, func(t *testing.T, driver string) {
 		for _, bind := range []string{"127.0.0.1:0", "[::]:0"} {

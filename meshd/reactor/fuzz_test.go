@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzParseControl holds what the kernel says beside a datagram. It writes these bytes, but a parser that cannot run away
-// needs no trust: what stands in front of a message changes nothing of it, and an address that was found can be written.
+// FuzzParseControl holds what the kernel says beside a datagram. It writes these bytes, but a parser that
+// cannot run away needs no trust: what stands in front of a message changes nothing of it, and an address
+// that was found can be written.
 func FuzzParseControl(f *testing.F) {
 	var control [sendControlSize]byte
 	f.Add(control[:putControl(control[:], unix.AF_INET6, netip.IPv6Loopback())])

@@ -50,9 +50,9 @@ type Reactor interface {
 	WatchEventfd(fd int, notify func()) error
 	// Unwatch ends a WatchEventfd; notify is not called again.
 	Unwatch(fd int)
-	// OpenSocket opens one more socket, bound like the reactor's own but to a port of the kernel's choice, under a
-	// number from 1 to SocketsMax that is free. Handlers that are no SocketHandler hear nothing of it. It fails with
-	// ErrDescriptors where the process has few descriptors left.
+	// OpenSocket opens one more socket, bound like the reactor's own but to a port of the kernel's choice,
+	// under a number from 1 to SocketsMax that is free. Handlers that are no SocketHandler hear nothing of
+	// it. It fails with ErrDescriptors where the process has few descriptors left.
 	OpenSocket(number int) error
 	// CloseSocket closes it, if it is open: nothing of it is handed over any more.
 	CloseSocket(number int)
@@ -84,8 +84,8 @@ const (
 	// ReceiveBufferSize must hold what multishot receive puts in front of 1200 bytes (F126).
 	ReceiveBufferSize = 2048
 
-	// coalescedBufferSize holds the longest UDP payload and what stands in front of it, where the kernel hands
-	// over several datagrams at once. Pages come into being when used: a single datagram touches one.
+	// coalescedBufferSize holds the longest UDP payload and what stands in front of it, where the kernel
+	// hands over several datagrams at once. Pages come into being when used: a single datagram touches one.
 	coalescedBufferSize = 68 << 10
 	// coalescedBuffersMax of them bound the memory to 8.5 MiB; what finds none waits in the socket.
 	coalescedBuffersMax = 128

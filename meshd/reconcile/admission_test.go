@@ -45,4 +45,7 @@ func TestF75_WhatDoesNotServeIsReplacedUnasked(t *testing.T) {
 
 func start(digest uint64) Action { return Action{Kind: Start, ID: InstanceID{10, 0, digest}} }
 func stop(digest uint64) Action  { return Action{Kind: Stop, ID: InstanceID{10, 0, digest}} }
+func prepare(digest uint64) Action {
+	return Action{Kind: Prepare, ID: InstanceID{10, 0, digest}}
+}
 func check(digest uint64) Action { return Action{Kind: Check, ID: InstanceID{10, 0, digest}} }

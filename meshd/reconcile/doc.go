@@ -1,7 +1,7 @@
 // Package reconcile compares what a cell shall run with what it runs and says what to start and what
 // to stop (specification 13.6, SPEC-REVIEW F5, F57, F58, F69, F74, F75, F131).
 //
-// Nouns: an Actual is an instance the helper reports, an Action is a Start or a Stop for the helper,
+// Nouns: an Actual is an instance the helper reports, an Action is what the helper shall do,
 // an Input is everything a decision depends on. A Reconciler remembers only what time requires: since
 // when an instance is surplus, when an action was last asked for, since when an update is allowed.
 //
@@ -20,6 +20,8 @@
 //     them (F75, SAFE-5).
 //   - An update proceeds in rank order within max_unavailable. On one cell the new instance starts
 //     before the old one stops, except when they would share host ports or volumes (F75).
+//   - A cell that stands by for a workload (placement.Plan.StandsBy) has the helper prepare it, in the quiet; what has to
+//     end for its successor ends when that is prepared (prepare.go).
 //   - What serves and has others beside it is announced as draining for Linger before it is stopped (F75).
 //   - A failed rollout replaces nothing that serves; nothing starts before its environment is here (F83).
 //   - A start waits for the room of what leaves; what lost its place to a higher priority leaves for it (F72).
@@ -27,5 +29,5 @@
 //     report shows it (F131).
 //
 // A Reconciler does no input or output, belongs to one goroutine, and has no table larger than the
-// instances of this cell.
+// instances of this cell, or than PreparationsMax.
 package reconcile

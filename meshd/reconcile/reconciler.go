@@ -37,6 +37,8 @@ type Reconciler struct {
 	gates   map[slotID]mark     // since when the other ranks let a slot update
 	asked   map[actionID]mark   // when an action was asked for last
 
+	preparations map[InstanceID]*preparation
+
 	draining        map[InstanceID]mark // since when an instance is announced as draining
 	drainingChanged []InstanceID        // in the last Run
 
@@ -48,8 +50,10 @@ type Reconciler struct {
 	starts []startRequest
 	ready  []startRequest // starts for which there is room
 	checks []Action
-	again  []Action // starts of instances that exist and lack their environment
-	yields []yield
+	// Instances to be prepared: for updates, and of what this cell stands by for.
+	updates, standbys []Action
+	again             []Action // starts of instances that exist and lack their environment
+	yields            []yield
 	// Instances that nobody else may run: they stay until their room is needed.
 	homeless []yield
 	actions  []Action // the result of the last Run
@@ -83,7 +87,7 @@ func New(self wire.CellID) *Reconciler {
 	return &Reconciler{
 		self: self, due: clock.Never,
 		surplus: make(map[InstanceID]mark), gates: make(map[slotID]mark), asked: make(map[actionID]mark),
-		draining: make(map[InstanceID]mark),
+		draining: make(map[InstanceID]mark), preparations: make(map[InstanceID]*preparation),
 	}
 }
 
@@ -108,6 +112,10 @@ func (r *Reconciler) Deadline() clock.Instant {
 // Unsent takes back the note that an action was asked for, because the helper's ring was full: the
 // next Run asks again.
 func (r *Reconciler) Unsent(action Action) {
+	if p := r.preparations[action.ID]; p != nil && action.Kind == Prepare {
+		p.asked = 0
+		return
+	}
 	delete(r.asked, actionID{action.Kind, action.ID})
 }
 
@@ -132,6 +140,7 @@ func (r *Reconciler) Run(now clock.Instant, in *Input) []Action {
 	run := run{Reconciler: r, Input: in, now: now}
 	run.walk()
 	run.emit()
+	r.endPreparing(now)
 	r.end()
 	return r.actions
 }
@@ -140,13 +149,16 @@ func (r *Reconciler) Run(now clock.Instant, in *Input) []Action {
 func (r *Reconciler) begin(in *Input) {
 	r.actual, r.going = r.actual[:0], r.going[:0]
 	r.stops, r.starts, r.actions = r.stops[:0], r.starts[:0], r.actions[:0]
-	r.checks = r.checks[:0]
+	r.checks, r.updates, r.standbys = r.checks[:0], r.updates[:0], r.standbys[:0]
 	r.ready, r.again, r.yields, r.drainingChanged = r.ready[:0], r.again[:0], r.yields[:0], r.drainingChanged[:0]
 	r.homeless = r.homeless[:0]
 	r.startingCPU, r.startingMemory, r.startingCount = 0, 0, 0
 	for i := range in.Actual {
 		if in.Actual[i].State != Gone {
 			r.actual = append(r.actual, &in.Actual[i])
+		}
+		if in.Actual[i].State == Denied {
+			r.refused(&in.Actual[i])
 		}
 	}
 	slices.SortFunc(r.actual, func(a, b *Actual) int { return compareID(a.ID, b.ID) })

@@ -63,6 +63,9 @@ func (r *run) key(w *placement.Workload, instances []*Actual) {
 	for i := range replicas {
 		wanted = wanted || replicas[i].Cell == r.self
 	}
+	if !wanted {
+		r.standBy(w, replicas, instances)
+	}
 	if !wanted && len(instances) == 0 || r.frozen(w.KeyHash) {
 		return
 	}
@@ -205,7 +208,11 @@ func (r *run) retire(w *placement.Workload, instances []*Actual, current int) {
 func (r *run) update(w *placement.Workload, replicas []placement.Replica, mine *placement.Replica,
 	instances []*Actual) {
 	serves := slices.ContainsFunc(instances, func(a *Actual) bool { return a.State == Ready })
-	if serves && (r.halted(w.KeyHash) || !r.mayUpdate(w, replicas, mine)) || !r.startable(w) {
+	if serves && r.halted(w.KeyHash) {
+		r.keepPreparing(w, mine.Slot)
+		return
+	}
+	if serves && !r.mayUpdate(w, replicas, mine) || !r.startable(w) {
 		return
 	}
 	if startsFirst(w) && r.fits(w) {
@@ -328,6 +335,7 @@ func (r *run) emit() {
 	for _, action := range r.checks {
 		r.ask(action)
 	}
+	r.askPreparations()
 }
 
 // portHeld reports whether an instance that leaves this cell has a host port of the workload. Reports

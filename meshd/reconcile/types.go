@@ -80,6 +80,9 @@ const (
 	// Check asks whether the policy of the host admits what a Start would start. Only a refusal is answered, by an
 	// instance that is Denied.
 	Check Kind = 3
+	// Prepare asks to fetch and compile what a Start would need, and to start nothing. It is answered by
+	// Reconciler.Prepared, or by an instance that is Denied.
+	Prepare Kind = 4
 )
 
 // String returns the name used in logs.
@@ -91,6 +94,8 @@ func (k Kind) String() string {
 		return "stop"
 	case Check:
 		return "check"
+	case Prepare:
+		return "prepare"
 	}
 	return "invalid"
 }
@@ -100,9 +105,9 @@ type Action struct {
 	Kind  Kind
 	ID    InstanceID
 	Key   string
-	Spec  []byte        // Start and Check: the encoded specification
+	Spec  []byte        // all but Stop: the encoded specification
 	Grace time.Duration // Stop
-	// Environment is what a Start or Check hands over besides the specification; nil = nothing. The reconciler leaves
+	// Environment is what a Start or a question before one hands over besides the specification; nil = nothing. The reconciler leaves
 	// it to its caller (F83).
 	Environment *workload.Environment
 }
@@ -140,6 +145,8 @@ type Input struct {
 	Startable func(w *placement.Workload) bool
 	// Capacity is what this cell offers; starts wait for instances that leave when it is exceeded (F72).
 	Capacity state.CellCapacity
+	// Prepares says that the helper takes a Prepare.
+	Prepares bool
 	// Drained says that an operator wants this cell empty.
 	Drained bool
 	// Actual is what the helper listed, complete, in any order. Without a complete listing Run must

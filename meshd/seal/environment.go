@@ -14,8 +14,8 @@ const (
 	labelEnvironment       = "colloid v1 environment"
 )
 
-// EnvironmentDigest names the content of a workload's environment within one cluster. Without the cluster's key
-// nobody can test a guess against it.
+// EnvironmentDigest names the content of a workload's environment within one cluster. Without the cluster's
+// key nobody can test a guess against it.
 func EnvironmentDigest(k Key, workload string, plain []byte) [32]byte {
 	key := Derive(k, labelEnvironmentDigest)
 	mac := hmac.New(sha256.New, key[:])
@@ -26,8 +26,8 @@ func EnvironmentDigest(k Key, workload string, plain []byte) [32]byte {
 }
 
 // SealEnvironment encrypts an environment for the store. The nonce is the beginning of the digest, a
-// pseudorandom function of all that is encrypted: equal content gives equal bytes, and different content never
-// shares a nonce.
+// pseudorandom function of all that is encrypted: equal content gives equal bytes, and different content
+// never shares a nonce.
 func SealEnvironment(k Key, workload string, plain []byte) (digest [32]byte, sealed []byte) {
 	digest = EnvironmentDigest(k, workload, plain)
 	return digest, environmentCipher(k).Seal(nil, digest[:chacha20poly1305.NonceSizeX], plain, digest[:])

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzOpenEnvironment: what was sealed opens, and nothing else does: neither other bytes, nor under another name, digest or
-// key, and what does not open gives nothing away.
+// FuzzOpenEnvironment: what was sealed opens, and nothing else does: neither other bytes, nor under another
+// name, digest or key, and what does not open gives nothing away.
 func FuzzOpenEnvironment(f *testing.F) {
 	f.Add("web", []byte("A=b"), []byte("x"), 0, byte(1))
 	f.Add("", []byte{}, []byte{}, 5, byte(0))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// F83: a sealed environment opens with its cluster's key, its workload and its digest only; equal content gives
-// equal bytes.
+// F83: a sealed environment opens with its cluster's key, its workload and its digest only; equal content
+// gives equal bytes.
 func TestF83_SealedEnvironment(t *testing.T) {
 	k, plain := testKey(1), []byte("PASSWORD=geheim")
 	digest, sealed := SealEnvironment(k, "web", plain)

@@ -28,6 +28,8 @@ type host struct {
 	queued int
 	// Deny refuses specifications, as the host's policy would.
 	Deny func(spec *workload.Spec) string
+	preparing
+	connection int // number of the connection of meshd and runnerd
 }
 
 type instance struct {
@@ -45,11 +47,12 @@ type instance struct {
 
 func newHost(n *Node) *host {
 	return &host{node: n, instances: make(map[reconcile.InstanceID]*instance), StartDelay: 100 * time.Millisecond,
-		Flags: defaultRuntimes}
+		Flags: defaultRuntimes, preparing: preparing{Fetch: prepareTime, here: make(map[string]bool)}}
 }
 
 func (h *host) crash() {
 	h.run++
+	h.dropPreparing()
 	h.instances = make(map[reconcile.InstanceID]*instance)
 }
 
@@ -60,10 +63,11 @@ func (h *host) connect() {
 		if n.cell == nil || h.away {
 			return
 		}
+		h.dropPreparing()
 		n.input(func(now clock.Instant) {
 			n.cell.HelperHello(now, cell.HelperHello{
 				Software: "sim", Flags: h.Flags,
-				Capacity: n.machine.capacity(),
+				Capacity: n.machine.capacity(), TakesPrepare: !h.Old,
 			})
 			for _, i := range h.sorted() {
 				n.cell.HelperInstance(now, h.actual(i))
@@ -114,6 +118,8 @@ func (h *host) Do(action reconcile.Action) bool {
 			h.start(action)
 		case reconcile.Check:
 			h.check(action)
+		case reconcile.Prepare:
+			h.prepare(action)
 		default:
 			h.stop(action)
 		}
@@ -198,6 +204,7 @@ func (h *host) gone(i *instance) {
 func (h *host) leave() {
 	h.away = true
 	h.forget()
+	h.dropPreparing()
 	h.node.input(func(now clock.Instant) { h.node.cell.HelperGone(now) })
 }
 

@@ -97,7 +97,7 @@ func (h *host) attempt(i *instance, pause time.Duration) {
 	if strings.HasPrefix(bare(i.runs.Image), imageHangs) {
 		return
 	}
-	h.later(i, h.StartDelay, reconcile.Starting, func() {
+	h.later(i, h.StartDelay+h.fetchTime(i.runs), reconcile.Starting, func() {
 		holder := h.portHolder(i)
 		if holder == nil && works(i.runs.Image) {
 			i.state = reconcile.Ready

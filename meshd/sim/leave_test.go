@@ -100,3 +100,40 @@ func TestSAFE1_F8_ConflictDuringALeave(t *testing.T) {
 		}
 	}
 }
+
+// A cell that was drained, left and joined again is a new one: it takes work, also where nobody heard it leave. A restart
+// does not end the wish.
+func TestDrainEndsWithTheLifeOfTheCell(t *testing.T) {
+	for _, unheard := range []bool{false, true} {
+		w := form(t, Options{Seed: 8, Cells: 3})
+		run(t, w, 15*time.Second)
+		w.Node(0).Set("spread.web", Spec(3, "/bin/a"), uds.ExpectAny, nil)
+		drained := w.Node(2)
+		w.Node(0).Drain(drained, true)
+		until(t, w, time.Minute, "empty", func() bool { return len(drained.Running()) == 0 && running(w) == 2 })
+		drained.Kill()
+		run(t, w, 5*time.Second)
+		drained.Boot()
+		run(t, w, 30*time.Second)
+		if len(drained.Running()) != 0 {
+			t.Fatal("new work on a drained cell that was restarted")
+		}
+		if unheard {
+			w.Partition(func(i int) int { return i / 2 })
+			run(t, w, 30*time.Second)
+		}
+		var answer cell.Response
+		drained.Command(cell.Request{Code: uds.CodeLeave, Payload: []byte{0, 5}}, func(r cell.Response) { answer = r })
+		run(t, w, 30*time.Second)
+		if answer.Status != uds.OK {
+			t.Fatalf("%+v", answer)
+		}
+		register, found := w.Node(1).cell.Store().Get([]byte(state.DrainKey(drained.ID())))
+		if wanted := found && !register.Absent(); wanted != unheard {
+			t.Errorf("unheard %v: after the leave it is to be empty: %v", unheard, wanted)
+		}
+		w.Heal()
+		drained.Connect(w.Node(1))
+		until(t, w, time.Minute, "work on the cell that joined again", func() bool { return len(drained.Running()) == 1 && running(w) == 3 })
+	}
+}

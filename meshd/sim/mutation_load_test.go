@@ -292,3 +292,41 @@ func TestF157_CheckerFiresForWhatIsNotLogged(t *testing.T) {
 		})
 	})
 }
+
+func TestSTANDBY_CheckerFires(t *testing.T) {
+	prepare := func(n *Node, key string, spec *workload.Spec) {
+		raw, err := workload.Encode(spec)
+		if err != nil {
+			panic(err)
+		}
+		id := reconcile.InstanceID{KeyHash: n.cell.Store().Hash([]byte(key)), Digest: spec.InstanceDigest()}
+		n.host.Do(reconcile.Action{Kind: reconcile.Prepare, ID: id, Key: key, Spec: raw})
+	}
+	shared := []Fault{{At: 15 * time.Second, Verb: Write, Key: "spread.web", Replicas: 2, Image: "registry.example/a"}}
+	spec := shared[0].spec()
+	for name, breaking := range map[string]func(w *World){
+		"for another": func(w *World) {
+			for _, n := range w.Nodes() {
+				prepare(n, "spread.web", spec)
+			}
+		},
+		"a process": func(w *World) {
+			prepare(w.standbyOf("spread.web"), "spread.web", &workload.Spec{Runtime: workload.RuntimeProcess, Replicas: 2, Image: "/bin/a"})
+		},
+		"an old one": func(w *World) { n := w.standbyOf("spread.web"); n.host.Old = true; prepare(n, "spread.web", spec) },
+		"while it is held": func(w *World) {
+			n := w.standbyOf("spread.web")
+			w.Isolate(n)
+			w.After(20*time.Second, func() { prepare(n, "spread.web", spec) })
+		},
+		"too many": func(w *World) {
+			n := w.standbyOf("spread.web")
+			n.host.line = make([]reconcile.Action, reconcile.PreparesMax)
+			prepare(n, "spread.web", spec)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broken(t, "STANDBY", shared, func(w *World) { w.After(60*time.Second, func() { breaking(w) }) })
+		})
+	}
+}

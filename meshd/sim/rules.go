@@ -20,7 +20,7 @@ func Checkers() []*Checker {
 		checkConflictFreezes(), checkConflictIsSeen(), checkNothingStopsEarly(), checkStatefulOnce(),
 		checkDeaths(), checkSameState(), checkSamePlan(), checkIdle(), checkAmplification(), checkBounds(),
 		checkVersions(), checkMovement(),
-		checkUpdates(), checkEnvironments(),
+		checkUpdates(), checkEnvironments(), checkStandingBy(),
 		checkSuspicions(), checkSpreading(), checkMoves(), checkRoom(), checkDrains(), checkCollection(), checkLogged(),
 	}
 }

@@ -65,6 +65,7 @@ func (r Result) String() string {
 // cluster must find its way back by itself. trace may be nil.
 func (s Scenario) Run(trace func(line string)) (result Result) {
 	w := New(Options{Seed: s.Seed, Cells: s.Cells, Network: s.Network, NAT: s.NAT, Trace: trace})
+	w.flaky = true
 	oracle := newOracle(w)
 	defer func() {
 		result.Failure = w.Failure

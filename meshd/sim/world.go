@@ -55,6 +55,7 @@ type World struct {
 	trouble time.Duration    // when the last fault ends that is no operator's write
 	drained map[int]struct{} // machines that operators want empty
 	calm    bool             // no fault goes on any more
+	flaky   bool             // now and then a host cannot fetch what it is to prepare
 
 	examinations map[string]int // by rule, see examined
 

@@ -19,12 +19,13 @@ const (
 	FlagEphemeral = 1 << 5
 	// FlagDegraded marks a cell whose store is at its hard limit: it leaves H (F50).
 	FlagDegraded = 1 << 6
-	// FlagForbidsOCI, FlagForbidsWasm and FlagForbidsProcess say that the host's policy is why a runtime is not offered.
+	// FlagForbidsOCI, FlagForbidsWasm and FlagForbidsProcess say that the host's policy is why a runtime is
+	// not offered.
 	FlagForbidsOCI     = 1 << 8
 	FlagForbidsWasm    = 1 << 9
 	FlagForbidsProcess = 1 << 10
-	// FlagUnsupervised marks a cell whose runnerd is gone: nobody looks after what runs there. For people; placement
-	// does not read it, since what runs there runs on.
+	// FlagUnsupervised marks a cell whose runnerd is gone: nobody looks after what runs there. For people;
+	// placement does not read it, since what runs there runs on.
 	FlagUnsupervised = 1 << 11
 	// FlagNarrow marks a cell that could not send a full datagram lately: what it cannot send, it may not
 	// receive either, and nobody would tell (F30).
@@ -158,8 +159,8 @@ func AppendCellContact(dst []byte, c CellContact) []byte {
 // used is for the reader to say, see wire.Options.
 func (c Candidate) valid() bool { return c.Check() == nil }
 
-// Check says why nobody can be reached at the candidate's address. What an operator chose has to be checked before it
-// is encoded.
+// Check says why nobody can be reached at the candidate's address. What an operator chose has to be checked
+// before it is encoded.
 func (c Candidate) Check() error {
 	// The rules are those of a contact; any valid id will do.
 	return wire.Contact{ID: 1, Address: c.Address, Reach: c.Reach}.Check(wire.Options{Loopback: true})

@@ -25,7 +25,8 @@ func FuzzSmallValues(f *testing.F) {
 	})
 }
 
-// FuzzSplitKeys holds the names of keys about roll-outs, environments, drains and gateways: each has one form (F61).
+// FuzzSplitKeys holds the names of keys about roll-outs, environments, drains and gateways: each has one form
+// (F61).
 func FuzzSplitKeys(f *testing.F) {
 	for _, name := range []string{RolloutKey("web", RolloutGood), RolloutKey("web", PastField(5)), EnvironmentKey("web", 5, 7),
 		DrainKey(9), "gateway.10.0.0.1", "gateway.::ffff:10.0.0.1", "env.web.0000000000000005.8", "rollout..good"} {

@@ -112,7 +112,8 @@ type EndpointInstance struct {
 	// Pod is its own address in the network of its host's containers, which is not reached from elsewhere
 	// and may occur on other hosts too (F100); invalid = it has none.
 	Pod netip.Addr
-	// DataOn is the cell that had the replica before, and has what is in its volumes; 0 = this one, as far as known.
+	// DataOn is the cell that had the replica before, and has what is in its volumes; 0 = this one, as far as
+	// known.
 	DataOn wire.CellID
 }
 
@@ -189,8 +190,8 @@ func AppendCellEndpoint(dst []byte, e CellEndpoint) []byte {
 	return appendEndpointDetails(dst, start, e.Instances[:listed])
 }
 
-// appendEndpointDetails adds what not every instance has, the most important first, as far as the value that begins at
-// start has room.
+// appendEndpointDetails adds what not every instance has, the most important first, as far as the value that
+// begins at start has room.
 func appendEndpointDetails(dst []byte, start int, instances []EndpointInstance) []byte {
 	head := func(instance *EndpointInstance) []byte {
 		field := binary.BigEndian.AppendUint16(nil, instance.Slot)
@@ -233,8 +234,8 @@ func appendEndpointDetails(dst []byte, start int, instances []EndpointInstance) 
 	return append(dst, tail...)
 }
 
-// reasonTag is the tag under which the reason of an instance stands, 0 if one in its state has none. Cells of an
-// earlier version know of those that have ended, and refuse the others under that tag.
+// reasonTag is the tag under which the reason of an instance stands, 0 if one in its state has none. Cells of
+// an earlier version know of those that have ended, and refuse the others under that tag.
 func (i *EndpointInstance) reasonTag() byte {
 	switch i.State {
 	case EndpointExited, EndpointBackoff:

@@ -18,8 +18,8 @@ const (
 	RolloutGood = "good"
 	// RolloutPast holds the digests of former specifications, newest first. Several values are united.
 	RolloutPast = "past"
-	// RolloutMarks holds what became of former specifications, as far as it is known. Of several values the one with
-	// the greatest dot counts.
+	// RolloutMarks holds what became of former specifications, as far as it is known. Of several values the
+	// one with the greatest dot counts.
 	RolloutMarks = "marks"
 	// rolloutPastPrefix begins the fields that hold former specifications, each under its digest.
 	rolloutPastPrefix = "past-"

@@ -347,7 +347,8 @@ func TestEndpointReasons(t *testing.T) {
 	if got, err := ParseCellEndpoint(append(plain, tail...)); err == nil {
 		t.Errorf("the reason of an instance that runs was taken: %+v", got)
 	}
-	// Cells of an earlier version refuse the reason of one that runs under tagWhy: it has a tag that they pass over.
+	// Cells of an earlier version refuse the reason of one that runs under tagWhy: it has a tag that they
+	// pass over.
 	for _, mismatch := range []struct {
 		tag   byte
 		state EndpointState
@@ -377,7 +378,8 @@ func TestEndpointReasons(t *testing.T) {
 	}
 }
 
-// How an instance ended for good travels with its endpoint; a code that belongs to no exited instance is refused.
+// How an instance ended for good travels with its endpoint; a code that belongs to no exited instance is
+// refused.
 func TestEndpointExitCodes(t *testing.T) {
 	value := AppendCellEndpoint(nil, testExits)
 	got, err := ParseCellEndpoint(value)

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// Damage that a crash cannot have done is somebody's doing or the disk's, and what it took may be the only copy
-// there is. So nothing is written over it: the file is put aside under another name, what is whole of it is used,
-// and Loaded.Lost keeps the cell from taking the rest for all there is.
+// Damage that a crash cannot have done is somebody's doing or the disk's, and what it took may be the only
+// copy there is. So nothing is written over it: the file is put aside under another name, what is whole of it
+// is used, and Loaded.Lost keeps the cell from taking the rest for all there is.
 
 // damagedMax bounds the files put aside of one name.
 const damagedMax = 9
@@ -44,8 +44,8 @@ func (l *loader) saveLost() error {
 	return l.writer.saveInventory(now)
 }
 
-// putAside keeps the content of a file under another name, which it returns. data is nil where the file cannot be
-// read as one; then it is renamed.
+// putAside keeps the content of a file under another name, which it returns. data is nil where the file
+// cannot be read as one; then it is renamed.
 func (l *loader) putAside(name string, data []byte) (aside string, err error) {
 	for n := 1; n <= damagedMax; n++ {
 		if aside = name + suffixDamaged; n > 1 {
@@ -128,8 +128,8 @@ func (l *loader) takeEntry(content *logContent, sequence uint64, entry []byte) {
 	content.last = sequence
 }
 
-// tornEnd reports whether a crash can have left the bytes after the last good entry. A killed process leaves the
-// beginning of what it was writing. A power cut leaves any of its pages, whose sum is that of one batch.
+// tornEnd reports whether a crash can have left the bytes after the last good entry. A killed process leaves
+// the beginning of what it was writing. A power cut leaves any of its pages, whose sum is that of one batch.
 func (l *loader) tornEnd(rest []byte, followed bool) bool {
 	if l.writer.bootID == "" || l.writer.bootID != l.expected.bootID {
 		return len(rest) <= appendBytesMax+appendsMax*entryHeaderSize

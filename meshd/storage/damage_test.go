@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// lived is a directory in which a cell has lived: two snapshots, both logs, and three writes after the last snapshot.
+// lived is a directory in which a cell has lived: two snapshots, both logs, and three writes after the last
+// snapshot.
 func lived(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
@@ -38,8 +39,9 @@ func lived(t *testing.T) *fixture {
 
 func (f *fixture) file(name string) string { return filepath.Join(f.path, name) }
 
-// F157: what a crash cannot have done to the files is never taken for a crash. The file is kept under another name,
-// every entry of it that is whole is used, and each start says that something is missing until somebody ends that.
+// F157: what a crash cannot have done to the files is never taken for a crash. The file is kept under another
+// name, every entry of it that is whole is used, and each start says that something is missing until somebody
+// ends that.
 func TestF157_DamageIsNotACrash(t *testing.T) {
 	flip := func(f *fixture, name string, at func(size int) int) func(*testing.T) {
 		return func(t *testing.T) {
@@ -145,7 +147,8 @@ func TestF157_KilledWhileWritingIsNoDamage(t *testing.T) {
 	}
 }
 
-// A directory of a version that kept no inventory is taken as it is, also in the moment in which that one had no log.
+// A directory of a version that kept no inventory is taken as it is, also in the moment in which that one had
+// no log.
 func TestDirectoryWithoutInventory(t *testing.T) {
 	for _, without := range [][]string{{nameInventory}, {nameInventory, nameLog}} {
 		f := lived(t)
@@ -164,7 +167,8 @@ func TestDirectoryWithoutInventory(t *testing.T) {
 	}
 }
 
-// F4: a directory that has been in a cluster and does not say in which is refused, and nothing in it is touched.
+// F4: a directory that has been in a cluster and does not say in which is refused, and nothing in it is
+// touched.
 func TestF4_MissingClusterStopsTheStart(t *testing.T) {
 	for _, keep := range []string{nameSnapshot, nameSnapshotPrevious, nameLog, nameLogPrevious} {
 		f := lived(t)
@@ -205,7 +209,8 @@ func TestF1_RenewedIdentityIsNamed(t *testing.T) {
 	}
 }
 
-// What a cell took along, but cannot understand, is put aside once like a damaged file. It is not there at the next start.
+// What a cell took along, but cannot understand, is put aside once like a damaged file. It is not there at
+// the next start.
 func TestF157_JoiningThatIsNotUnderstoodIsPutAside(t *testing.T) {
 	f := newFixture(t)
 	d, _ := f.open(t)

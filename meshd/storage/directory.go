@@ -53,8 +53,8 @@ type Options struct {
 	Completed func(ticket uint64, err error)
 	// MachineIDPath is /etc/machine-id by default.
 	MachineIDPath string
-	// BootID names the run of the kernel, which tells a killed process from a power cut; empty: unknown. It is
-	// that of the system by default.
+	// BootID names the run of the kernel, which tells a killed process from a power cut; empty: unknown. It
+	// is that of the system by default.
 	BootID string
 	// Window is DefaultWindow if zero.
 	Window time.Duration
@@ -67,7 +67,8 @@ type Options struct {
 	Rewrite func()
 	// WatchInterval is watchInterval if zero.
 	WatchInterval time.Duration
-	// CheckJoining says whether what SaveJoining was given can be understood; what cannot is damaged. nil: all can.
+	// CheckJoining says whether what SaveJoining was given can be understood; what cannot is damaged. nil:
+	// all can.
 	CheckJoining func(data []byte) error
 }
 
@@ -83,10 +84,11 @@ type Loaded struct {
 	Writes      [][]byte // own writes that the snapshot does not contain, oldest first
 	// Joining is what SaveJoining was given last, nil: nothing.
 	Joining []byte
-	// Renewed: the id is a new one because the files of the one before were missing or damaged. Nobody else has it.
+	// Renewed: the id is a new one because the files of the one before were missing or damaged. Nobody else
+	// has it.
 	Renewed bool
-	// Lost says which files are damaged or missing so that part of what was acknowledged may be gone; empty: none.
-	// It stays, also across starts, until SaveRecovered.
+	// Lost says which files are damaged or missing so that part of what was acknowledged may be gone; empty:
+	// none. It stays, also across starts, until SaveRecovered.
 	Lost string
 	// Damaged are sentences about damage that cost nothing that matters.
 	Damaged []string

@@ -383,8 +383,8 @@ func TestLogIsCutBySnapshots(t *testing.T) {
 	}
 }
 
-// What belongs to a cluster that was left is gone with the first snapshot in another one, and not before it, also
-// where meshd starts anew between the two.
+// What belongs to a cluster that was left is gone with the first snapshot in another one, and not before it,
+// also where meshd starts anew between the two.
 func TestNothingIsKeptOfAnEarlierCluster(t *testing.T) {
 	for name, restart := range map[string]bool{"at once": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) { nothingIsKept(t, restart) })

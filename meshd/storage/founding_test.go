@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// F4: a cell that has left is in its new cluster whatever the disk says. While the directory still names the one
-// before, nothing that it writes in the new one may be acknowledged: the next start would not know it. A cell that
-// could not join stays where it was, and goes on writing there.
+// F4: a cell that has left is in its new cluster whatever the disk says. While the directory still names the
+// one before, nothing that it writes in the new one may be acknowledged: the next start would not know it. A
+// cell that could not join stays where it was, and goes on writing there.
 func TestF4_NothingIsAcknowledgedInAClusterThatIsNotStored(t *testing.T) {
 	for name, next := range map[string]Cluster{
 		"left":          {Key: [32]byte{2}},
@@ -29,7 +29,8 @@ func TestF4_NothingIsAcknowledgedInAClusterThatIsNotStored(t *testing.T) {
 				t.Fatal(err)
 			}
 			disk.mutex.Lock()
-			// The first file in another cluster is the inventory: making and removing it fails, and the same for the cluster.
+			// The first file in another cluster is the inventory: making and removing it fails, and the same
+			// for the cluster.
 			disk.target, disk.last, disk.fault = disk.calls+1, disk.calls+4, unix.EIO
 			disk.mutex.Unlock()
 			d.SaveCluster(2, next)

@@ -22,8 +22,8 @@ func FuzzParseHolder(f *testing.F) {
 	})
 }
 
-// FuzzFiles holds files as a whole: one that is taken is what was written, and of a log that is to be saved as much is kept
-// as reads back.
+// FuzzFiles holds files as a whole: one that is taken is what was written, and of a log that is to be saved
+// as much is kept as reads back.
 func FuzzFiles(f *testing.F) {
 	f.Add(appendEnvelope(nil, kindPeers, []byte("payload")), byte(kindPeers))
 	f.Add(append(appendEnvelope(nil, kindPeers, []byte("payload")), 0), byte(kindPeers))

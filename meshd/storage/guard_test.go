@@ -126,7 +126,8 @@ func (w *watched) holds(text string) bool {
 	return false
 }
 
-// Whatever file is deleted, replaced, cut or edited under a running daemon is there again, and somebody is told.
+// Whatever file is deleted, replaced, cut or edited under a running daemon is there again, and somebody is
+// told.
 func TestF157_FilesTakenFromARunningDaemonComeBack(t *testing.T) {
 	attacks := map[string]func(path string) error{
 		"deleted": os.Remove,
@@ -196,8 +197,8 @@ func TestF157_TheDirectoryItselfComesBack(t *testing.T) {
 	}
 }
 
-// A directory may be exchanged in the middle of a look, which then finds some of its files missing and makes them in the
-// new one. That is no directory of somebody else afterwards, and no lock of another process.
+// A directory may be exchanged in the middle of a look, which then finds some of its files missing and makes
+// them in the new one. That is no directory of somebody else afterwards, and no lock of another process.
 func TestF157_ALookInTheMiddleOfAnExchange(t *testing.T) {
 	for name, found := range map[string][]string{
 		"the lock last": {nameLock}, "the log and the lock": {nameLog, nameLock}, "everything": guarded[:],
@@ -245,8 +246,8 @@ func exchange(one, other string) error {
 	return unix.Renameat2(unix.AT_FDCWD, one, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
 }
 
-// A directory that cannot be made again, or that holds somebody else's files, takes no writes; once it is back,
-// it does.
+// A directory that cannot be made again, or that holds somebody else's files, takes no writes; once it is
+// back, it does.
 func TestF157_ADirectoryThatCannotBeRepairedRefuses(t *testing.T) {
 	w := newWatched(t)
 	away := w.path + ".away"

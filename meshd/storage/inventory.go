@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// inventory says what the directory held at a moment, so that the next start can tell a file that never was from
-// one that somebody took away, and the torn end of a log from damage to what was once complete. It is written
-// after what it promises: whatever a crash leaves behind, it promises no more than is there.
+// inventory says what the directory held at a moment, so that the next start can tell a file that never was
+// from one that somebody took away, and the torn end of a log from damage to what was once complete. It is
+// written after what it promises: whatever a crash leaves behind, it promises no more than is there.
 type inventory struct {
 	snapshot    bool   // there is a snapshot
 	log         bool   // there is a log; the versions that keep an inventory never leave a moment without one

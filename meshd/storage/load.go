@@ -153,8 +153,8 @@ func (l *loader) readIdentity() (id identity, found bool, err error) {
 	return id, err == nil && payload != nil, err
 }
 
-// loadCluster fails on damage: a cell that forgot its cluster might found another one (F4). The same goes for a
-// directory that holds what only a cell in a cluster has.
+// loadCluster fails on damage: a cell that forgot its cluster might found another one (F4). The same goes for
+// a directory that holds what only a cell in a cluster has.
 func (l *loader) loadCluster() error {
 	const way = "restore it from a backup, or move the state directory away to start as a new cell"
 	payload, err := l.read(nameCluster, kindCluster, smallFileMax)
@@ -223,8 +223,8 @@ func (l *loader) loadPeers() error {
 	return err
 }
 
-// loadSnapshot takes the newest that is whole and makes it state.snapshot. Where only the newest is damaged the
-// one before and the logs hold every own write.
+// loadSnapshot takes the newest that is whole and makes it state.snapshot. Where only the newest is damaged
+// the one before and the logs hold every own write.
 func (l *loader) loadSnapshot() error {
 	found, err := l.trySnapshot(nameSnapshot)
 	damaged := errors.Is(err, ErrDamaged)
@@ -332,14 +332,15 @@ func (l *loader) loadLogs() error {
 	return l.writer.reuseLog()
 }
 
-// readLog reads one log and puts it aside if it is damaged. durable is the number up to which entries are known to
-// have been complete in it, or in a snapshot.
+// readLog reads one log and puts it aside if it is damaged. durable is the number up to which entries are
+// known to have been complete in it, or in a snapshot.
 func (l *loader) readLog(name string, durable uint64) (logContent, error) {
 	data, err := l.disk.Read(name, logReadMax)
 	var content logContent
 	switch {
 	case missing(err):
-		// Before there was an inventory, the log was without a name for a moment; then the previous one has all.
+		// Before there was an inventory, the log was without a name for a moment; then the previous one has
+		// all.
 		if name == nameLog && l.expected.log || name == nameLogPrevious && l.expected.previousLog > l.covers {
 			l.lost(name + " missing")
 		}

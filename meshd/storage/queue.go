@@ -130,7 +130,8 @@ func (d *Directory) SaveJoining(ticket uint64, data []byte) {
 	d.submit(ticket, func(q *queue) error { return full(q.joining.put(data, ticket)) })
 }
 
-// SaveRecovered notes that what Loaded.Lost said is over: the state came from others, or a person did without it.
+// SaveRecovered notes that what Loaded.Lost said is over: the state came from others, or a person did without
+// it.
 func (d *Directory) SaveRecovered(ticket uint64) {
 	d.submit(ticket, func(q *queue) error { return full(q.recovered.put(struct{}{}, ticket)) })
 }

@@ -141,9 +141,10 @@ func (d *Directory) perform(q *queue) {
 	}
 }
 
-// saveCluster replaces the cluster. What is older is of no use in another one: its snapshot bears the other cluster's
-// number, and the hashes of its writes do not fit, so neither comes in, even where damage makes it the newest there is.
-// But it is to be removed. That this is still to be done must be known after a crash, so it is noted before.
+// saveCluster replaces the cluster. What is older is of no use in another one: its snapshot bears the other
+// cluster's number, and the hashes of its writes do not fit, so neither comes in, even where damage makes it
+// the newest there is. But it is to be removed. That this is still to be done must be known after a crash, so
+// it is noted before.
 func (w *writer) saveCluster(c Cluster) error {
 	moved := w.moved
 	if w.moved = w.moved || w.cluster.Key != c.Key && w.cluster.Key != (Cluster{}).Key; w.moved != moved {
@@ -304,8 +305,8 @@ func (w *writer) saveSnapshot(job snapshotJob) error {
 	return err
 }
 
-// forgetMoved removes the older generation once the first snapshot in another cluster holds everything: who has left
-// a cluster must not find its configuration here, and who reads this disk later must not either.
+// forgetMoved removes the older generation once the first snapshot in another cluster holds everything: who
+// has left a cluster must not find its configuration here, and who reads this disk later must not either.
 func (w *writer) forgetMoved() error {
 	if w.logLast > 0 {
 		w.rotateLog()

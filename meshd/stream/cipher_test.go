@@ -8,8 +8,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// AES is used if both ends have instructions for it, ChaCha20 otherwise, and a relay that changes what was offered
-// or chosen breaks the stream instead of its encryption (F17).
+// AES is used if both ends have instructions for it, ChaCha20 otherwise, and a relay that changes what was
+// offered or chosen breaks the stream instead of its encryption (F17).
 func TestF17_CipherIsWhatBothEndsHave(t *testing.T) {
 	for _, c := range []struct{ first, second, want uint8 }{
 		{0, 0, 0}, {cipherAES, 0, 0}, {0, cipherAES, 0}, {cipherAES, cipherAES, cipherAES},

@@ -9,8 +9,8 @@ import (
 // Congestion control (F151). It measures what the path carries, as BBR does, instead of taking every lost
 // datagram for congestion: the greatest rate of acknowledgements of the last rounds and the least round
 // trip are a model of the path; datagrams leave at that rate, and at most twice the product of both is
-// under way, less where a queue stands (queue.go). Only heavy loss, which random errors do not explain, lowers the
-// amount further.
+// under way, less where a queue stands (queue.go). Only heavy loss, which random errors do not explain,
+// lowers the amount further.
 
 const (
 	windowInitial = 8
@@ -24,27 +24,27 @@ const (
 	rtoInitial = time.Second
 
 	rateRounds = 10 // over which the greatest rate counts
-	// rateRoundsCrowded take their place where a queue stands: there the rate is a share of what others use too, and
-	// whoever remembers a greater one for long does not give it back.
+	// rateRoundsCrowded take their place where a queue stands: there the rate is a share of what others use
+	// too, and whoever remembers a greater one for long does not give it back.
 	rateRoundsCrowded = 4
 	startupGain       = 2.77
 	drainGain         = 0.4
 	// pacingQuantum is how much time one burst may cover: timers are not exact, and one wake-up per
 	// datagram would cost more than it smoothes.
 	pacingQuantum = 500 * time.Microsecond
-	// catchUpMin and catchUpMax bound what a late timer may make up for, half a round trip between them: a host
-	// that is busy stops a process for longer than a timer of its own is late.
+	// catchUpMin and catchUpMax bound what a late timer may make up for, half a round trip between them: a
+	// host that is busy stops a process for longer than a timer of its own is late.
 	catchUpMin = 4 * time.Millisecond
 	catchUpMax = 25 * time.Millisecond
-	// lossHeavy is the part of what was sent that must be lost to be taken for congestion, judged over at least
-	// lossSpan datagrams and half a window: a round in which little was under way says nothing.
+	// lossHeavy is the part of what was sent that must be lost to be taken for congestion, judged over at
+	// least lossSpan datagrams and half a window: a round in which little was under way says nothing.
 	lossHeavy = 0.12
 	lossSpan  = 64
 	lossCut   = 0.8
 	// lossCutMost bounds what one judgement may take away.
 	lossCutMost = 0.5
-	// fullRounds without growth end the start when a queue has built up, fullRoundsMax in any case: on a busy host
-	// several rounds in a row may bring less than the path would.
+	// fullRounds without growth end the start when a queue has built up, fullRoundsMax in any case: on a busy
+	// host several rounds in a row may bring less than the path would.
 	fullRounds    = 3
 	fullRoundsMax = 8
 )
@@ -53,8 +53,8 @@ const (
 // the path carries more, then less, so that a queue that came of it empties.
 var cycle = [...]float64{1.25, 0.75, 1, 1, 1, 1, 1, 1}
 
-// gentleCycle is used while streams of people share the way: a step of it queues a fiftieth of a round trip, which is
-// a millisecond of 50 and leaves as much for the burst of a timer.
+// gentleCycle is used while streams of people share the way: a step of it queues a fiftieth of a round trip,
+// which is a millisecond of 50 and leaves as much for the burst of a timer.
 var gentleCycle = [...]float64{1.02, 0.96, 1, 1, 1, 1, 1, 1}
 
 type congestionMode uint8

@@ -11,9 +11,10 @@ import (
 // deep is a queue that never fills, as those of many routers.
 const deep = 24_000_000
 
-// Streams that begin one after another at a narrow place with a queue without end share it within 2x a few seconds
-// after the last began, use it, and do not fill the queue, whatever their round trips (F151). Streams that
-// trusted what they saw at their beginning once had 34 times as much as those before them, with 6 s of queue.
+// Streams that begin one after another at a narrow place with a queue without end share it within 2x a few
+// seconds after the last began, use it, and do not fill the queue, whatever their round trips (F151). Streams
+// that trusted what they saw at their beginning once had 34 times as much as those before them, with 6 s of
+// queue.
 func TestF151_LatecomersShareDeepQueues(t *testing.T) {
 	ms := time.Millisecond
 	for _, c := range []struct {
@@ -73,8 +74,8 @@ func TestF151_LatecomersShareDeepQueues(t *testing.T) {
 	}
 }
 
-// meet opens a stream per delay, one later than the other, from cells of their own through one narrow place to cell 100.
-// It returns the receiving ends so far.
+// meet opens a stream per delay, one later than the other, from cells of their own through one narrow place
+// to cell 100. It returns the receiving ends so far.
 func (b *bench) meet(t *testing.T, neck *link, delays []time.Duration, later time.Duration) func() []*end {
 	var got []*end
 	b.add(100, discard(t, &got))
@@ -91,8 +92,8 @@ func (b *bench) meet(t *testing.T, neck *link, delays []time.Duration, later tim
 	return func() []*end { return got }
 }
 
-// A stream leaves a connection of another kind, which fills queues until something is lost, more than half of a narrow
-// place with a queue, and has something of it. Where the queue is short it once left a tenth.
+// A stream leaves a connection of another kind, which fills queues until something is lost, more than half of
+// a narrow place with a queue, and has something of it. Where the queue is short it once left a tenth.
 func TestF151_LossBasedNeighboursAreNotStarved(t *testing.T) {
 	const rate, roundTrip = 400e3, 50 * time.Millisecond
 	for _, products := range []float64{1, 4} { // of what the path holds
@@ -115,8 +116,8 @@ func TestF151_LossBasedNeighboursAreNotStarved(t *testing.T) {
 	}
 }
 
-// lossBased is a connection that adds a datagram per round trip to its window and takes 30 % off when one is lost, as
-// CUBIC does on short paths.
+// lossBased is a connection that adds a datagram per round trip to its window and takes 30 % off when one is
+// lost, as CUBIC does on short paths.
 type lossBased struct {
 	b                 *bench
 	neck              *link

@@ -18,13 +18,14 @@
 // relays read; everything else belongs into the stream. A recorded STREAM_OPEN can be shown again to a cell
 // that was restarted; whoever does so cannot say anything in the stream. So a service acts when it has
 // read its first record, not when it accepts. Kinds are in package wire; the frames in which clients of the
-// command socket carry a stream are in package uds, streams.go; records inside a stream belong to its service.
+// command socket carry a stream are in package uds, streams.go; records inside a stream belong to its
+// service.
 //
-// States are in state.go; sequence numbers, SACK and retransmission in out.go and in.go; congestion control in
-// congestion.go; the end-to-end encryption in keys.go; relaying in relay.go.
+// States are in state.go; sequence numbers, SACK and retransmission in out.go and in.go; congestion control
+// in congestion.go; the end-to-end encryption in keys.go; relaying in relay.go.
 //
 // Bounds: 256 streams of a cell, 64 of them opened by one other cell, 200 new ones a second; 2048 datagrams
-// under way per stream, 290 KB written ahead of them, 2048 received and not read; 64 MiB of buffers together, where
-// writers wait and what arrives is dropped; 256 relayed streams, 8 of one source, 8 hops, 32 MiB/s each.
-// Nothing is allocated per datagram.
+// under way per stream, 290 KB written ahead of them, 2048 received and not read; 64 MiB of buffers together,
+// where writers wait and what arrives is dropped; 256 relayed streams, 8 of one source, 8 hops, 32 MiB/s
+// each. Nothing is allocated per datagram.
 package stream

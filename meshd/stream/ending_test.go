@@ -7,8 +7,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// The end of a stream takes a round trip or two, and no timeout: whoever closes last is told that this arrived, also
-// where the stream is over for the other with it. Both orders, and both ends at the same time.
+// The end of a stream takes a round trip or two, and no timeout: whoever closes last is told that this
+// arrived, also where the stream is over for the other with it. Both orders, and both ends at the same time.
 func TestF152_EndsTakeNoTimeout(t *testing.T) {
 	const delay = 10 * time.Millisecond
 	for _, c := range []struct {

@@ -15,8 +15,8 @@ import (
 
 // The end-to-end encryption of a stream (F17, F154). Both ends draw an X25519 key for this stream alone
 // and put it into STREAM_OPEN and STREAM_ACK 0. The keys of the two directions come from the common
-// secret, salted with a secret of the cluster, and from everything that was said in the two messages. A relay knows
-// the cluster's secret but no private key: what it passes on it cannot read. The nonce is the sequence
+// secret, salted with a secret of the cluster, and from everything that was said in the two messages. A relay
+// knows the cluster's secret but no private key: what it passes on it cannot read. The nonce is the sequence
 // number, which is used once per direction and key, with the same bytes when it is sent again.
 
 const (
@@ -35,9 +35,9 @@ var (
 )
 
 // cipherAES in ExtensionCipher is AES-256-GCM, which takes about half the time of ChaCha20-Poly1305 where the
-// processor has instructions for it. Without them it would be slow and its time could tell the key, so it is used
-// only if both ends have them. What was offered and what was chosen are part of the transcript: a relay that
-// changes either makes the keys differ.
+// processor has instructions for it. Without them it would be slow and its time could tell the key, so it is
+// used only if both ends have them. What was offered and what was chosen are part of the transcript: a relay
+// that changes either makes the keys differ.
 const cipherAES uint8 = 1
 
 var errKey = errors.New("stream: unusable public key")

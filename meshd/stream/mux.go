@@ -294,8 +294,8 @@ func (m *Mux) bury(t tombstone) {
 	m.graves = (m.graves + 1) % tombstonesMax
 }
 
-// Suspect asks the other end of all streams that were opened to a cell for a sign of life at once: the cell seems to have
-// been restarted. If it was, it knows nothing of them and says so.
+// Suspect asks the other end of all streams that were opened to a cell for a sign of life at once: the cell
+// seems to have been restarted. If it was, it knows nothing of them and says so.
 func (m *Mux) Suspect(now clock.Instant, peer wire.CellID) {
 	m.now, m.stale = now, true
 	for _, s := range m.list {

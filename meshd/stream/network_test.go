@@ -46,8 +46,8 @@ type link struct {
 	neck   *link         // a narrow place that several links share, nil = none
 }
 
-// pass lets a datagram through the narrow place of a link. It returns when its last byte has passed, or false if the
-// queue there is full.
+// pass lets a datagram through the narrow place of a link. It returns when its last byte has passed, or false
+// if the queue there is full.
 func (l *link) pass(now clock.Instant, size int) (clock.Instant, bool) {
 	if l.rate == 0 {
 		return now, true
@@ -72,8 +72,8 @@ type place struct {
 	noise  noise
 }
 
-// noise is what a busy host does to a process: it does not run for a while, now and then, and each datagram takes
-// its time.
+// noise is what a busy host does to a process: it does not run for a while, now and then, and each datagram
+// takes its time.
 type noise struct {
 	every, atMost time.Duration // how long it runs and how long it then does not, drawn up to these
 	cost          time.Duration // of a datagram

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// On a busy host cells are stopped for times that come close to the round trip, many times a second. What they
-// measure meanwhile says nothing about the path, and must not make them slow (F151). What is wanted without loss
-// is what remains when either end does not run for a fifth to a third of the time, the start included. With a loss
-// of 1 % these runs once got stuck at 1.5 to 2.5 MB/s: a round in which little was under way and a few datagrams
-// were missing passed for congestion.
+// On a busy host cells are stopped for times that come close to the round trip, many times a second. What
+// they measure meanwhile says nothing about the path, and must not make them slow (F151). What is wanted
+// without loss is what remains when either end does not run for a fifth to a third of the time, the start
+// included. With a loss of 1 % these runs once got stuck at 1.5 to 2.5 MB/s: a round in which little was
+// under way and a few datagrams were missing passed for congestion.
 func TestF151_BusyHostsStayFast(t *testing.T) {
 	path := link{delay: 25 * time.Millisecond}
 	lossy := link{delay: 25 * time.Millisecond, loss: 0.01}

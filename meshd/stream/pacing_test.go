@@ -16,8 +16,9 @@ func (c *congestion) leaving(now clock.Instant) (count int) {
 	return count
 }
 
-// What should have left while a busy host did not run the process follows at once, but not more than half a round
-// trip or 25 ms of it; what was not sent because there was nothing to send, or no window, is not made up for (F151).
+// What should have left while a busy host did not run the process follows at once, but not more than half a
+// round trip or 25 ms of it; what was not sent because there was nothing to send, or no window, is not made
+// up for (F151).
 func TestF151_LateTimersMakeUpForTheirTime(t *testing.T) {
 	const rate = 10_000 // datagrams per second: 10 in a millisecond
 	for _, c := range []struct {

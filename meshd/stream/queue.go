@@ -7,10 +7,10 @@ import (
 	"colloid.net/meshd/clock"
 )
 
-// What round trips say about queues (F151). A stream that has a path for itself keeps its queues empty by its pace.
-// Where several meet at a narrow place, each measures as its rate what it had, and all together send more than the
-// place carries: without more the queue would hold as much again as the path, or without end where it is deep, because
-// who comes later takes the queue of the others for a part of the path. So
+// What round trips say about queues (F151). A stream that has a path for itself keeps its queues empty by its
+// pace. Where several meet at a narrow place, each measures as its rate what it had, and all together send
+// more than the place carries: without more the queue would hold as much again as the path, or without end
+// where it is deep, because who comes later takes the queue of the others for a part of the path. So
 //
 //   - the window falls to what the path holds and a few datagrams once a queue stands. These few are the same for all
 //     with the same rate and grow more slowly than the rate, so whoever has less gets more, whatever the round trips;
@@ -20,10 +20,11 @@ import (
 const (
 	// queueLow is the queue that changes nothing: the pace of several streams, and the timers of hosts.
 	queueLow = 3 * time.Millisecond
-	// queueHigh is the queue from which on nothing is sent for the sake of a greater rate. Both are times and no parts
-	// of the round trip, so that streams with different ones mean the same.
+	// queueHigh is the queue from which on nothing is sent for the sake of a greater rate. Both are times and
+	// no parts of the round trip, so that streams with different ones mean the same.
 	queueHigh = 7 * time.Millisecond
-	// queueSeen in each of crowdedFew rounds shortens what is remembered of the rate, in crowdedMany it is worth a probe.
+	// queueSeen in each of crowdedFew rounds shortens what is remembered of the rate, in crowdedMany it is
+	// worth a probe.
 	queueSeen   = 6 * time.Millisecond
 	crowdedFew  = 2
 	crowdedMany = 3
@@ -115,8 +116,8 @@ func (c *congestion) slack() time.Duration {
 	return min(c.minRTT, max(queueHigh-queue, 0))
 }
 
-// standing is how many datagrams may wait in a queue: the acknowledgements of fast paths come in clusters, those of slow
-// ones at least two at a time.
+// standing is how many datagrams may wait in a queue: the acknowledgements of fast paths come in clusters,
+// those of slow ones at least two at a time.
 func (c *congestion) standing() float64 { return 3 + math.Sqrt(c.rate)/4 }
 
 // probeRTT begins, continues and ends a probe.

@@ -122,8 +122,8 @@ func (m *Mux) receiveClose(now clock.Instant, d *Datagram) {
 	}
 }
 
-// resetReason is what a RST of the other end means. It is never an orderly end: nothing in it is authenticated from end
-// to end, and whoever passes a stream on could make a part pass for all.
+// resetReason is what a RST of the other end means. It is never an orderly end: nothing in it is
+// authenticated from end to end, and whoever passes a stream on could make a part pass for all.
 func (s *Stream) resetReason(end *wire.StreamClose) Reason {
 	reason := Reason(end.Reason)
 	if reason == ReasonNone {

@@ -73,8 +73,9 @@ func TestF149_EqualNumbersThroughTwoRelays(t *testing.T) {
 	}
 }
 
-// What relays choose is checked by the one that chooses and by the one that is chosen: the target, its home, or
-// strictly nearer. Circles, detours and long ways are refused, and the source finds the way that is left (F150).
+// What relays choose is checked by the one that chooses and by the one that is chosen: the target, its home,
+// or strictly nearer. Circles, detours and long ways are refused, and the source finds the way that is left
+// (F150).
 func TestF150_AdversarialNextHops(t *testing.T) {
 	type choice = func(target, source, previous wire.CellID) wire.CellID
 	fixed := func(id wire.CellID) choice {
@@ -132,8 +133,8 @@ func TestF150_AdversarialNextHops(t *testing.T) {
 	}
 }
 
-// A relay that is lied to about reachability does not forward what comes from a hop that had no right to choose
-// it, nor more than eight hops (F150).
+// A relay that is lied to about reachability does not forward what comes from a hop that had no right to
+// choose it, nor more than eight hops (F150).
 func TestF150_HopsAreCounted(t *testing.T) {
 	b := newBench(t, 1, near)
 	var got []*end
@@ -165,8 +166,8 @@ func TestF150_HopsAreCounted(t *testing.T) {
 	}
 }
 
-// Floods: strangers and unproven addresses get nothing, one source gets 8 entries, the last quarter is kept for
-// volumes and exec with a grant, half-open entries go after 5 s, and honest streams go on (F153).
+// Floods: strangers and unproven addresses get nothing, one source gets 8 entries, the last quarter is kept
+// for volumes and exec with a grant, half-open entries go after 5 s, and honest streams go on (F153).
 func TestF153_FloodsLeaveRoom(t *testing.T) {
 	b := newBench(t, 1, near)
 	relay := b.add(0x100, nil)
@@ -258,7 +259,8 @@ func TestF153_RelaysLimitBytes(t *testing.T) {
 	}
 }
 
-// Relays die one after the other while data flows: the stream finds another way and no byte is wrong or missing.
+// Relays die one after the other while data flows: the stream finds another way and no byte is wrong or
+// missing.
 func TestSTREAM3_F150_RelaysDieOnTheWay(t *testing.T) {
 	b := newBench(t, 3, link{delay: 5 * time.Millisecond, loss: 0.001})
 	const size = 16 << 20
@@ -304,8 +306,8 @@ func TestSTREAM3_F150_RelaysDieOnTheWay(t *testing.T) {
 	}
 }
 
-// Nothing that relays or the network see contains what was said, not even to a relay that has the cluster's key:
-// here nothing is sealed hop by hop, so the tap sees what a relay sees (F17, F154).
+// Nothing that relays or the network see contains what was said, not even to a relay that has the cluster's
+// key: here nothing is sealed hop by hop, so the tap sees what a relay sees (F17, F154).
 func TestF17_F154_RelaysSeeNoPlaintext(t *testing.T) {
 	b := newBench(t, 1, near)
 	secret := []byte("the password is swordfish")
@@ -358,8 +360,8 @@ func (e *talk) Readable(s *Stream) {
 }
 func (e *talk) Closed(_ *Stream, r Reason) { e.closed, e.reason = true, r }
 
-// A relay that has the cluster's key cannot change, invent, cut or end what it passes on without being noticed:
-// changed data and made-up ends are dropped (F17).
+// A relay that has the cluster's key cannot change, invent, cut or end what it passes on without being
+// noticed: changed data and made-up ends are dropped (F17).
 func TestF17_RelaysCannotAlterOrTruncate(t *testing.T) {
 	b := newBench(t, 1, near)
 	var got []*end

@@ -8,8 +8,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// Two streams that share a narrow link get within 2x of each other, also when one comes later, and together they
-// use it (F151).
+// Two streams that share a narrow link get within 2x of each other, also when one comes later, and together
+// they use it (F151).
 func TestF151_TwoFlowsShare(t *testing.T) {
 	for name, later := range map[string]time.Duration{"together": 0, "one later": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -33,8 +33,8 @@ func TestF151_TwoFlowsShare(t *testing.T) {
 	}
 }
 
-// A keystroke comes back within 2 ms more than the round trip while a bulk stream uses up the same path, whether
-// the path has a narrow place with a deep queue or not.
+// A keystroke comes back within 2 ms more than the round trip while a bulk stream uses up the same path,
+// whether the path has a narrow place with a deep queue or not.
 func TestF151_KeystrokesOvertakeBulk(t *testing.T) {
 	for name, l := range map[string]link{
 		"wide":   {delay: 25 * time.Millisecond},

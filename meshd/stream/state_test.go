@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// position is what a state means, in terms that the table does not use: whether both have agreed, how far this
-// end's CLOSE is (0 not said, 1 said, 2 acknowledged), and whether the other end's has arrived.
+// position is what a state means, in terms that the table does not use: whether both have agreed, how far
+// this end's CLOSE is (0 not said, 1 said, 2 acknowledged), and whether the other end's has arrived.
 type position struct {
 	agreed, incoming, over bool
 	local                  int
@@ -152,9 +152,9 @@ func (a *actor) read(t *rapid.T, size int) {
 	}
 }
 
-// Whatever two ends do, over a network that loses, doubles and reorders: each reads a prefix of what the other
-// wrote, the end comes exactly behind the last byte, an orderly end means that everything was read, and nothing
-// is left over. The slow oracle is a list of bytes (F152, STREAM-4).
+// Whatever two ends do, over a network that loses, doubles and reorders: each reads a prefix of what the
+// other wrote, the end comes exactly behind the last byte, an orderly end means that everything was read, and
+// nothing is left over. The slow oracle is a list of bytes (F152, STREAM-4).
 func TestF152_STREAM4_AnyScheduleAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := link{

@@ -54,8 +54,8 @@ const (
 	// keepInterval is how often an idle stream shows that it lives; relays forget it after relayIdle.
 	keepInterval  = 5 * time.Second
 	probeInterval = 700 * time.Millisecond
-	// improveInterval is how often a better way is looked for. The pause doubles, up to improvePauseMax, after
-	// one that does not answer, or fails within improveProof.
+	// improveInterval is how often a better way is looked for. The pause doubles, up to improvePauseMax,
+	// after one that does not answer, or fails within improveProof.
 	improveInterval = 5 * time.Second
 	improvePauseMax = 5 * time.Minute
 	improveProof    = 10 * time.Second
@@ -253,8 +253,8 @@ func (s *Stream) Discard(n int) {
 	}
 }
 
-// Read copies what is there, up to len(p): 0 and no error if nothing is, io.EOF at the end, ErrClosed when the
-// stream was cut off before it.
+// Read copies what is there, up to len(p): 0 and no error if nothing is, io.EOF at the end, ErrClosed when
+// the stream was cut off before it.
 func (s *Stream) Read(p []byte) (int, error) {
 	total := 0
 	for total < len(p) {
@@ -276,8 +276,8 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return total, nil
 }
 
-// End reports whether the other end's CLOSE has been reached by the reader, or nothing can come any more because
-// the stream was cut off; then Closed follows with a reason, and Readable does not come.
+// End reports whether the other end's CLOSE has been reached by the reader, or nothing can come any more
+// because the stream was cut off; then Closed follows with a reason, and Readable does not come.
 func (s *Stream) End() bool {
 	return s.in.fin != 0 && s.in.read == s.in.fin || s.state == Closed && s.in.peek() == nil
 }

@@ -229,9 +229,9 @@ func (s *Stream) probe(now clock.Instant) {
 	s.sendOpen(now)
 }
 
-// improve looks now and then whether there is a better way than the one in use: a stream that began through a relay,
-// or had to leave one, goes straight once its ends reach each other. The better way is used once the other end has
-// answered a STREAM_OPEN that was sent there.
+// improve looks now and then whether there is a better way than the one in use: a stream that began through a
+// relay, or had to leave one, goes straight once its ends reach each other. The better way is used once the
+// other end has answered a STREAM_OPEN that was sent there.
 func (s *Stream) improve(now clock.Instant) {
 	if !s.improveAt.Reached(now) {
 		return

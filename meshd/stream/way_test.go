@@ -85,8 +85,8 @@ func TestSTREAM3_F150_RelaysChooseAnew(t *testing.T) {
 	}
 }
 
-// A relay, which has the cluster's key and so can speak as either end, resets a stream and calls it orderly: the reader
-// does not take what it has for everything (F17).
+// A relay, which has the cluster's key and so can speak as either end, resets a stream and calls it orderly:
+// the reader does not take what it has for everything (F17).
 func TestF17_F152_AResetIsNoOrderlyEnd(t *testing.T) {
 	b := newBench(t, 1, near)
 	var got []*end
@@ -123,8 +123,9 @@ func TestF152_RestartsAreTold(t *testing.T) {
 	}
 }
 
-// The same after an outage in which the end that opened the stream began to ask: its STREAM_OPEN begins a stream in the
-// other's new life, with another key. That is no sign of life of the old one (it held `cp` for a minute).
+// The same after an outage in which the end that opened the stream began to ask: its STREAM_OPEN begins a
+// stream in the other's new life, with another key. That is no sign of life of the old one (it held `cp` for
+// a minute).
 func TestF152_RestartsAreToldAlsoToWhoAsked(t *testing.T) {
 	for _, c := range []struct {
 		name   string

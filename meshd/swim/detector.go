@@ -45,8 +45,8 @@ type Options struct {
 	// MayAccuse reports whether it proves anything that this cell does not reach a member (F36). Optional:
 	// it does.
 	MayAccuse func(now clock.Instant, member *overlay.Member) bool
-	// Muted reports whether this cell is probably the one that is cut off, so that it claims nothing about others
-	// (F64, F66). Optional: it never is.
+	// Muted reports whether this cell is probably the one that is cut off, so that it claims nothing about
+	// others (F64, F66). Optional: it never is.
 	Muted func(now clock.Instant) bool
 	// Detour hears of members that a helper reached and this cell did not. Optional.
 	Detour func(now clock.Instant, member *overlay.Member)
@@ -167,8 +167,9 @@ func (d *Detector) Suspected(id wire.CellID) bool {
 	return p != nil && p.failed > 0
 }
 
-// attended returns the record of a member that has something to wait for, nil if it has nothing. Nearly all have
-// nothing nearly always, and whoever sends or receives asks, so a short list is better than the large map.
+// attended returns the record of a member that has something to wait for, nil if it has nothing. Nearly all
+// have nothing nearly always, and whoever sends or receives asks, so a short list is better than the large
+// map.
 func (d *Detector) attended(id wire.CellID) *peer {
 	if len(d.active) > activeFew {
 		return d.peers[id]
@@ -184,7 +185,8 @@ func (d *Detector) attended(id wire.CellID) *peer {
 // activeFew is how many are looked at one by one.
 const activeFew = 8
 
-// Doubted returns when the oldest open suspicion of this cell's own began to be looked into, 0 if there is none.
+// Doubted returns when the oldest open suspicion of this cell's own began to be looked into, 0 if there is
+// none.
 func (d *Detector) Doubted() (since clock.Instant) {
 	for _, p := range d.active {
 		if p.failed > 0 && (since == 0 || p.first < since) {
@@ -194,7 +196,8 @@ func (d *Detector) Doubted() (since clock.Instant) {
 	return since
 }
 
-// Silent reports whether a member was asked something since a moment and owes an answer for longer than that takes.
+// Silent reports whether a member was asked something since a moment and owes an answer for longer than that
+// takes.
 func Silent(now, since clock.Instant, m *overlay.Member) bool {
 	return m.Awaited != 0 && m.Asked >= since && now.Sub(m.Awaited) >= max(answerMin, probeTimeoutRoundTrips*m.RTT)
 }

@@ -31,8 +31,8 @@ func (b *bench) pass(d time.Duration, silent wire.CellID) {
 	}
 }
 
-// While the cell takes itself for the one that is cut off it claims nothing, and forgets nothing either: what it knows
-// is what tells it so. When it does not any more, what is overdue is claimed at once (F64, F66).
+// While the cell takes itself for the one that is cut off it claims nothing, and forgets nothing either: what
+// it knows is what tells it so. When it does not any more, what is overdue is claimed at once (F64, F66).
 func TestF66_MutedVerdictsKeepTheirEvidence(t *testing.T) {
 	b := newBench(peerA, peerB, peerC)
 	muted := true
@@ -60,8 +60,8 @@ func TestF66_MutedVerdictsKeepTheirEvidence(t *testing.T) {
 	}
 }
 
-// A DEAD cell is probed now and then, but not at an address where another one answers: that one would take it for its
-// own (F26).
+// A DEAD cell is probed now and then, but not at an address where another one answers: that one would take it
+// for its own (F26).
 func TestF26_NobodyWritesToTheSuccessorOfADeadCell(t *testing.T) {
 	probes := func(taken bool) (count int) {
 		b := newBench(peerA, peerB, peerC)

@@ -10,8 +10,8 @@ import (
 	"colloid.net/meshd/wire"
 )
 
-// A cell that doubts itself waits longer before it says that others are dead: everything but the one extension grows
-// with its multiplier (F62 e).
+// A cell that doubts itself waits longer before it says that others are dead: everything but the one
+// extension grows with its multiplier (F62 e).
 func TestF62_PatienceGrowsWithTheDoubtInOneself(t *testing.T) {
 	b := newBench(peerA, peerB, peerC)
 	p := b.peer(peerA)
@@ -43,7 +43,8 @@ func TestF62_PatienceGrowsWithTheDoubtInOneself(t *testing.T) {
 	}
 }
 
-// A loop that ran late costs trust in oneself, and every scheduled probe that is answered gives some back (F62 e).
+// A loop that ran late costs trust in oneself, and every scheduled probe that is answered gives some back
+// (F62 e).
 func TestF62_LateTicksCostTrust(t *testing.T) {
 	b := newBench(peerA)
 	answered := func() {

@@ -220,8 +220,8 @@ func (d *Detector) roundFailed(now clock.Instant, p *peer, m *overlay.Member) {
 	d.round(now, p, m)
 }
 
-// muted reports whether this cell is to keep for itself that it does not reach a peer. The evidence stays: whoever is
-// cut off must not forget, every time a verdict is due, what shows that it is.
+// muted reports whether this cell is to keep for itself that it does not reach a peer. The evidence stays:
+// whoever is cut off must not forget, every time a verdict is due, what shows that it is.
 func (d *Detector) muted(now clock.Instant, p *peer) bool {
 	return (p.failed >= accusationRounds || p.heard != 0) && d.options.Muted != nil && d.options.Muted(now)
 }

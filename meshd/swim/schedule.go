@@ -113,8 +113,9 @@ func (d *Detector) probeDead(now clock.Instant) {
 	}
 }
 
-// succeeded reports whether another member answers at the address of a DEAD one: the machine has a new identity, and
-// would take what is sent to the old one for its own. How the version of a datagram was chosen, for one (F26).
+// succeeded reports whether another member answers at the address of a DEAD one: the machine has a new
+// identity, and would take what is sent to the old one for its own. How the version of a datagram was chosen,
+// for one (F26).
 func (d *Detector) succeeded(dead *overlay.Member) bool {
 	for i := range d.members.Len() {
 		if m := d.members.At(i); m.Address == dead.Address && m.InService() && m.Validated != 0 {

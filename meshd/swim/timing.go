@@ -34,7 +34,8 @@ const (
 	// nonceLifetime keeps an unanswered PING open for late PONGs: longer than any timeout, so that the
 	// first round trip over a slow path is learnt instead of being missed again and again (F70).
 	nonceLifetime = 8 * time.Second
-	// answerMin is how long a question must have waited before its silence says something about this cell (F66).
+	// answerMin is how long a question must have waited before its silence says something about this cell
+	// (F66).
 	answerMin = time.Second
 	// pauseMin is the gap between two ticks that proves this process did not run (F11).
 	pauseMin = 2 * time.Second

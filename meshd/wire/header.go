@@ -56,9 +56,9 @@ func ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err e
 
 // ParseHeader splits a datagram into header, payload and trailer (specification 3.3). The trailer is
 // empty on an open wire and in the join handshake, else TrailerSize bytes, of a STREAM_OPEN also
-// HopTrailerSize; anything else is an error. With ErrVersion and ErrType the header is filled, so that the caller can count by version and by
-// type (F26). The join handshake is the same in all versions; there the version is the greatest that the
-// sender speaks.
+// HopTrailerSize; anything else is an error. With ErrVersion and ErrType the header is filled, so that the
+// caller can count by version and by type (F26). The join handshake is the same in all versions; there the
+// version is the greatest that the sender speaks.
 func (v Versions) ParseHeader(datagram []byte) (header Header, payload, trailer []byte, err error) {
 	if len(datagram) < HeaderSize {
 		return Header{}, nil, nil, ErrShort

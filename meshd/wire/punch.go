@@ -12,15 +12,16 @@ const (
 const (
 	// PunchAsk comes from A: bring me and the target together.
 	PunchAsk = 0
-	// PunchGo comes from the coordinator to B: the target, who is there as I see it, wants to send you PUNCH_SYN.
+	// PunchGo comes from the coordinator to B: the target, who is there as I see it, wants to send you
+	// PUNCH_SYN.
 	PunchGo = 1
 	// PunchDial comes from A: have the target send me a PING, from a port that I never sent to (F31).
 	PunchDial = 2
 	// PunchDialGo comes from the coordinator: send such a PING to the target. Its nonce is the low half
 	// of the rendezvous.
 	PunchDialGo = 3
-	// PunchSearch comes from A, whose router uses another port for each destination: tell the target and me of each
-	// other, so that we search for a port that lets us through.
+	// PunchSearch comes from A, whose router uses another port for each destination: tell the target and me
+	// of each other, so that we search for a port that lets us through.
 	PunchSearch = 4
 	// PunchSearchGo comes from the coordinator, as PunchGo does.
 	PunchSearchGo = 5
@@ -37,8 +38,8 @@ const (
 )
 
 // PunchReq is the payload of PUNCH_REQ (F35): from A to the coordinator it names B, from B to it A; from the
-// coordinator to A and to B it names the other one as the coordinator observes it. Who does not know what it asks
-// for ignores it.
+// coordinator to A and to B it names the other one as the coordinator observes it. Who does not know what it
+// asks for ignores it.
 type PunchReq struct {
 	Target     Contact
 	Rendezvous uint64 // echoed in both sides' PUNCH_SYN

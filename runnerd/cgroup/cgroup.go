@@ -26,6 +26,9 @@ type Limits struct {
 	CPUMillicores uint32
 	MemoryMiB     uint32
 	PIDs          uint32
+	// WeightPercent is the share of processors and disks beside the others, where there is not enough of them: 100 is an even
+	// one, as 0 is.
+	WeightPercent uint32
 }
 
 // PIDsDefault bounds the processes of an instance whose specification says nothing.
@@ -35,6 +38,8 @@ const (
 	periodMicroseconds = 100_000
 	quotaMinimum       = 1_000 // the kernel refuses less
 	ioWeight           = 100   // all instances share a disk evenly
+	cpuWeight          = 100   // the kernel's own default
+	cpuShares          = 1024  // the same, version 1
 	// highFraction of the limit is a brake: from there on the kernel takes page cache back before it kills.
 	// It is small, because what is not cache is slowed down there for nothing.
 	highFraction  = 64
@@ -276,6 +281,9 @@ func (m *Manager) controls(limits Limits) []control {
 			value = fmt.Sprintf("%d %d", quotaOf(limits.CPUMillicores), periodMicroseconds)
 		}
 		list = append(list, control{"cpu.max", value, false})
+		if limits.WeightPercent > 0 {
+			list = append(list, control{"cpu.weight", weightOf(limits.WeightPercent, cpuWeight), true})
+		}
 	}
 	if slices.Contains(m.controllers, "memory") {
 		value := "max"
@@ -291,9 +299,17 @@ func (m *Manager) controls(limits Limits) []control {
 		list = append(list, control{"pids.max", pidsOf(limits), false})
 	}
 	if slices.Contains(m.controllers, "io") {
-		list = append(list, control{"io.weight", strconv.Itoa(ioWeight), true})
+		list = append(list, control{"io.weight", weightOf(limits.WeightPercent, ioWeight), true})
 	}
 	return list
+}
+
+// weightOf is a part of a weight that is even.
+func weightOf(percent uint32, even uint64) string {
+	if percent == 0 {
+		percent = 100
+	}
+	return strconv.FormatUint(max(1, even*uint64(percent)/100), 10)
 }
 
 // quotaOf is the share of one period.

@@ -25,7 +25,7 @@ func newFake(t *testing.T, own, controllers string) *fake {
 }
 
 func (f *fake) populate(path, controllers string) {
-	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control", "cgroup.kill", "cpu.max", "memory.max",
+	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control", "cgroup.kill", "cpu.max", "cpu.weight", "memory.max",
 		"memory.swap.max", "memory.high", "memory.oom.group", "pids.max", "io.weight", "cgroup.freeze"} {
 		os.WriteFile(filepath.Join(path, name), nil, 0o644)
 	}
@@ -205,4 +205,33 @@ func TestCloseRemovesWhatNobodyUses(t *testing.T) {
 		t.Error("the controllers are not handed down in the group that was made again")
 	}
 	(*Manager)(nil).Close()
+}
+
+// TestStandby_WhatNobodyWaitsForWeighsLittle, until it is weighed again.
+func TestStandby_WhatNobodyWaitsForWeighsLittle(t *testing.T) {
+	f := newFake(t, "/r", "cpu io memory pids")
+	m := f.open("/r")
+	for _, c := range []struct {
+		percent      uint32
+		cpu, io, v1s string
+	}{{0, "100", "100", ""}, {1, "1", "1", "10"}, {10, "10", "10", "102"}} {
+		group, err := m.Create("x", Limits{WeightPercent: c.percent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.percent > 0 && f.read("/r/colloid/x/cpu.weight") != c.cpu || f.read("/r/colloid/x/io.weight") != c.io {
+			t.Errorf("%d: %s, %s", c.percent, f.read("/r/colloid/x/cpu.weight"), f.read("/r/colloid/x/io.weight"))
+		}
+		found := slices.Contains(legacy{controller: "cpu"}.controls(Limits{WeightPercent: c.percent}), control{"cpu.shares", c.v1s, true})
+		if found != (c.v1s != "") {
+			t.Errorf("%d: version 1 gets %v", c.percent, legacy{controller: "cpu"}.controls(Limits{WeightPercent: c.percent}))
+		}
+		group.Weigh(100)
+		if f.read("/r/colloid/x/cpu.weight") != "100" || f.read("/r/colloid/x/io.weight") != "100" {
+			t.Error("it is not even again")
+		}
+		if err := m.Remove("x"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

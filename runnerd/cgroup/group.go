@@ -25,6 +25,15 @@ func (g Group) Add(pid int) error {
 	return nil
 }
 
+// Weigh changes Limits.WeightPercent of the group.
+func (g Group) Weigh(percent uint32) {
+	for _, path := range g {
+		for file, even := range map[string]uint64{"cpu.weight": cpuWeight, "io.weight": ioWeight, "cpu.shares": cpuShares} {
+			_ = write(filepath.Join(path, file), weightOf(percent, even)) // each hierarchy has its own
+		}
+	}
+}
+
 // Members are the ids of the processes in the group.
 func (g Group) Members() []int {
 	var pids []int

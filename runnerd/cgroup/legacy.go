@@ -110,9 +110,13 @@ func (l legacy) controls(limits Limits) []control {
 		if limits.CPUMillicores > 0 {
 			quota = strconv.FormatUint(quotaOf(limits.CPUMillicores), 10)
 		}
-		return []control{
+		list := []control{
 			{"cpu.cfs_period_us", strconv.Itoa(periodMicroseconds), false}, {"cpu.cfs_quota_us", quota, false},
 		}
+		if limits.WeightPercent > 0 { // 1 % is well above the least that the kernel takes
+			list = append(list, control{"cpu.shares", weightOf(limits.WeightPercent, cpuShares), true})
+		}
+		return list
 	case "memory":
 		if limits.MemoryMiB == 0 {
 			return nil

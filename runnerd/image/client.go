@@ -111,7 +111,9 @@ type Client struct {
 	reserved uint64               // bytes that pulls under way will still write
 	avoid    map[uint64]time.Time // cells that did not give what they said they had, until when
 	slots    chan struct{}
-	queued   int // pulls that wait for a slot
+	queued   int                // pulls that wait for a slot
+	awaiting map[*pull]struct{} // pulls that somebody waits for
+	calm     chan struct{}      // closed when awaiting becomes empty; nil while it is
 	closed   bool
 }
 
@@ -150,6 +152,7 @@ func Open(options Options) (*Client, error) {
 	c := &Client{
 		options: options, floor: store.Floor(options.Directory), pulls: map[Digest]*pull{},
 		blobs: map[Digest]*blobUse{}, slots: make(chan struct{}, pullsAtOnce), avoid: map[uint64]time.Time{},
+		awaiting: map[*pull]struct{}{},
 	}
 	c.removeOldBlobs()
 	c.removeUnfinishedModules()
@@ -176,6 +179,11 @@ func (c *Client) Close() {
 // callers share one pull; it ends when the last of them gives up. Errors say in one sentence what is
 // wrong and what to do; errors.As with *Refusal tells that trying again cannot help.
 func (c *Client) Ensure(ctx context.Context, reference string, digest [32]byte, progress func(Progress)) (Config, error) {
+	return c.ensure(ctx, reference, digest, false, progress)
+}
+
+func (c *Client) ensure(ctx context.Context, reference string, digest [32]byte, ahead bool, progress func(Progress),
+) (Config, error) {
 	if digest == ([32]byte{}) {
 		return Config{}, &Refusal{fmt.Sprintf("image %s has no digest: apply the workload again, or write %s@sha256:...",
 			reference, reference)}
@@ -183,7 +191,7 @@ func (c *Client) Ensure(ctx context.Context, reference string, digest [32]byte, 
 	if _, config, err := c.find(ctx, digest); !errors.Is(err, store.ErrAbsent) {
 		return config, err
 	}
-	err := c.share(ctx, digest, progress, c.jitter, func(ctx context.Context, p *pull) error {
+	err := c.share(ctx, digest, ahead, progress, c.jitter, func(ctx context.Context, p *pull) error {
 		return c.pullImage(ctx, reference, digest, p)
 	})
 	if err != nil {

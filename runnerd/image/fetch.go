@@ -50,8 +50,9 @@ type granter interface {
 }
 
 // fetch runs one job in a process of its own, and returns when that has ended: what it wrote will not
-// change any more.
-func (c *Client) fetch(ctx context.Context, job *registry.Job, g granter) (registry.Message, error) {
+// change any more. It lasts no longer than the present turn of a pull.
+func (c *Client) fetch(job *registry.Job, g granter, p *pull) (registry.Message, error) {
+	ctx := p.turn
 	if err := c.completeJob(job); err != nil {
 		return registry.Message{}, err
 	}
@@ -61,12 +62,16 @@ func (c *Client) fetch(ctx context.Context, job *registry.Job, g granter) (regis
 	}
 	defer conn.Close()
 	command, err := c.fetcherCommand(theirs)
+	ahead := p.wanted != nil && !p.isWanted()
 	if err == nil {
-		err = command.Start()
+		err = start(command, ahead)
 	}
 	theirs.Close()
 	if err != nil {
 		return registry.Message{}, fmt.Errorf("cannot start a fetcher: %w", err)
+	}
+	if ahead {
+		defer p.unhurried(func(nice int) { raise(command.Process.Pid, nice) })()
 	}
 	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
 	w := &watcher{process: command.Process, pace: pace{after: c.options.SlowAfter, mark: time.Now()}}
@@ -88,7 +93,7 @@ func (c *Client) fetch(ctx context.Context, job *registry.Job, g granter) (regis
 	close(quit)
 	switch {
 	case ctx.Err() != nil:
-		return last, ctx.Err()
+		return last, context.Cause(ctx)
 	case w.overrun() != nil:
 		return last, w.overrun()
 	}

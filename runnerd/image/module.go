@@ -29,6 +29,11 @@ const moduleMagic = "\x00asm"
 // policy allows the reference is the caller's question. The digest is always that of the module itself, also
 // for oci, where the reference leads to it (F84). The file behind the descriptor never changes.
 func (c *Client) Module(ctx context.Context, reference string, digest [32]byte, progress func(Progress)) (*os.File, error) {
+	return c.module(ctx, reference, digest, false, progress)
+}
+
+func (c *Client) module(ctx context.Context, reference string, digest [32]byte, ahead bool, progress func(Progress),
+) (*os.File, error) {
 	if digest == ([32]byte{}) {
 		return nil, &Refusal{fmt.Sprintf("module %s has no digest: set sha256 in the workload", reference)}
 	}
@@ -40,11 +45,11 @@ func (c *Client) Module(ctx context.Context, reference string, digest [32]byte, 
 	if local {
 		pause = nil
 	}
-	err := c.share(ctx, digest, progress, pause, func(ctx context.Context, p *pull) error {
+	err := c.share(ctx, digest, ahead, progress, pause, func(_ context.Context, p *pull) error {
 		if local {
 			return c.copyModule(path, digest)
 		}
-		return c.fetchModule(ctx, reference, digest, p.report)
+		return c.fetchModule(reference, digest, p)
 	})
 	if err != nil {
 		return nil, err
@@ -154,7 +159,7 @@ func (c *Client) adoptModule(stage *os.File, digest Digest) error {
 
 // fetchModule downloads a module into a file that the fetcher may write, then keeps a copy that it may
 // not.
-func (c *Client) fetchModule(ctx context.Context, reference string, digest Digest, report func(Progress)) (err error) {
+func (c *Client) fetchModule(reference string, digest Digest, p *pull) (err error) {
 	path := c.unfinishedPath(digest)
 	stage, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -162,15 +167,15 @@ func (c *Client) fetchModule(ctx context.Context, reference string, digest Diges
 	}
 	defer stage.Close()
 	defer func() {
-		if !errors.Is(err, errSlow) { // its next turn goes on with it
+		if !gaveWay(err) { // its next turn goes on with it
 			_ = os.Remove(path)
 		}
 	}()
 	if err = store.CheckRoom(c.options.Directory, c.floor, 2*ModuleSizeMax); err != nil {
 		return err
 	}
-	_, err = c.fetch(ctx, &registry.Job{Kind: registry.JobModule, Reference: reference, Digest: digest,
-		SizeMax: ModuleSizeMax}, &moduleBlob{stage: stage, report: report})
+	_, err = c.fetch(&registry.Job{Kind: registry.JobModule, Reference: reference, Digest: digest,
+		SizeMax: ModuleSizeMax}, &moduleBlob{stage: stage, report: p.report}, p)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 	if host == localHost {
 		return c.resolveLoaded(ctx, r, &Refusal{fmt.Sprintf("no image %s was loaded here: see `colloid image ls`", full)})
 	}
-	outcome, err := c.fetch(ctx, &registry.Job{Kind: registry.JobResolve, Reference: full}, noBlobs{})
+	outcome, err := c.fetch(&registry.Job{Kind: registry.JobResolve, Reference: full}, noBlobs{}, &pull{turn: ctx})
 	if err != nil {
 		return c.resolveLoaded(ctx, r, err)
 	}
@@ -84,7 +84,7 @@ func (c *Client) Pull(ctx context.Context, reference string, digest Digest, prog
 	if image, _, err := c.find(ctx, digest); err == nil {
 		return image, nil
 	}
-	err := c.share(ctx, digest, progress, nil, func(ctx context.Context, p *pull) error {
+	err := c.share(ctx, digest, false, progress, nil, func(ctx context.Context, p *pull) error {
 		return c.pullImage(ctx, reference, digest, p)
 	})
 	if err != nil {

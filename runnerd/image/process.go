@@ -18,6 +18,7 @@ import (
 // process is a running `runnerd images`.
 type process struct {
 	conn *packet.Conn
+	pid  int // which is its session and group too
 
 	mutex   sync.Mutex
 	next    uint64
@@ -98,7 +99,7 @@ func (c *Client) start() (*process, error) {
 		conn.Close()
 		return nil, err
 	}
-	p := &process{conn: conn, waiting: map[uint64]chan store.Reply{}, ended: make(chan struct{})}
+	p := &process{conn: conn, pid: command.Process.Pid, waiting: map[uint64]chan store.Reply{}, ended: make(chan struct{})}
 	go func() {
 		p.over = p.read()
 		close(p.ended) // before it is waited for: the next one may start, and waits for this one itself

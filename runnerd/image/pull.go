@@ -24,11 +24,17 @@ type pull struct {
 	err    error // once over is closed
 	// held are blobs that it uses between two of its turns, see imageBlobs.end.
 	held map[Digest]bool
+	// turn ends with the present turn, before the pull itself does.
+	turn context.Context
+	// wanted is closed once a start or an operator waits for it. Until then it is one that is made ahead (ahead.go).
+	wanted chan struct{}
 
 	mutex   sync.Mutex
 	waiters map[int]func(Progress)
 	next    int
 	last    Progress
+	yield   context.CancelCauseFunc // ends the turn of a pull that is made ahead, nil without one
+	hurries []func()                // what is to be done when wanted is closed
 }
 
 func (p *pull) report(progress Progress) {
@@ -69,15 +75,16 @@ func (p *pull) leave(id int) {
 }
 
 // share runs work once for everybody who wants the same digest at the same time.
-// pause is what the pull waits for before it takes its place among those that run, nil for nothing.
-func (c *Client) share(ctx context.Context, digest Digest, progress func(Progress), pause func(context.Context) error,
-	work func(context.Context, *pull) error,
+// pause is what the pull waits for before it takes its place among those that run, nil for nothing. Who asks ahead waits
+// for what nobody needs yet.
+func (c *Client) share(ctx context.Context, digest Digest, ahead bool, progress func(Progress),
+	pause func(context.Context) error, work func(context.Context, *pull) error,
 ) error {
 	if pause == nil {
 		pause = func(context.Context) error { return nil }
 	}
 	for {
-		p, id, err := c.joinPull(digest, progress, pause, work)
+		p, id, err := c.joinPull(digest, ahead, progress, pause, work)
 		if err != nil {
 			return err
 		}
@@ -95,7 +102,7 @@ func (c *Client) share(ctx context.Context, digest Digest, progress func(Progres
 	}
 }
 
-func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(context.Context) error,
+func (c *Client) joinPull(digest Digest, ahead bool, progress func(Progress), pause func(context.Context) error,
 	work func(context.Context, *pull) error,
 ) (*pull, int, error) {
 	c.mutex.Lock()
@@ -105,6 +112,9 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 	}
 	if p := c.pulls[digest]; p != nil {
 		if id, ok := p.join(progress); ok {
+			if !ahead {
+				c.want(p)
+			}
 			return p, id, nil
 		}
 		c.mutex.Unlock()
@@ -113,12 +123,18 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 		return nil, 0, nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &pull{cancel: cancel, over: make(chan struct{}), waiters: map[int]func(Progress){}}
+	p := &pull{cancel: cancel, over: make(chan struct{}), waiters: map[int]func(Progress){}, turn: ctx,
+		wanted: make(chan struct{})}
 	id, _ := p.join(progress)
 	c.pulls[digest] = p
+	if !ahead {
+		c.want(p)
+	}
 	go func() {
 		defer cancel()
-		_ = pause(ctx) // an error is that ctx is over
+		if !ahead {
+			_ = pause(ctx) // an error is that ctx is over
+		}
 		if p.err = c.turns(ctx, p, work); p.err != nil {
 			_ = os.Remove(c.unfinishedPath(digest)) // of a module that waited for another turn when it was given up
 		}
@@ -127,6 +143,7 @@ func (c *Client) joinPull(digest Digest, progress func(Progress), pause func(con
 			c.letGo(blob)
 		}
 		delete(c.pulls, digest)
+		c.unwant(p)
 		c.mutex.Unlock()
 		close(p.over)
 	}()
@@ -150,19 +167,31 @@ func (c *Client) pullImage(ctx context.Context, reference string, digest Digest,
 	b := &imageBlobs{client: c, image: digest, job: job, pull: p, used: p.held}
 	p.held = nil
 	defer func() { b.end(err) }()
-	last, err := c.fetch(ctx, job, b)
+	last, err := c.fetch(job, b, p)
 	if err != nil {
 		return err
 	}
 	if len(last.Sources) > 0 {
 		c.options.Log.Printf("image %s@%s: %.500s", full, digest, strings.Join(last.Sources, ", "))
 	}
-	_, err = c.request(ctx, store.Request{Operation: store.OperationImport, Reference: full, Digest: digest,
-		Architecture: architecture}, nil, func(r store.Reply) {
+	if err = c.importImage(ctx, full, digest, p); err != nil {
+		err = fmt.Errorf("image %s: %w", full, err)
+	}
+	return err
+}
+
+// importImage makes an image of blobs that are here.
+func (c *Client) importImage(ctx context.Context, full string, digest Digest, p *pull) error {
+	q := store.Request{Operation: store.OperationImport, Reference: full, Digest: digest, Architecture: architecture,
+		Ahead: !p.isWanted()}
+	if q.Ahead {
+		defer p.unhurried(c.raiseStore)()
+	}
+	reply, err := c.request(ctx, q, nil, func(r store.Reply) {
 		p.report(Progress{Layer: r.Layer, Layers: r.Layers, Bytes: r.Bytes, Unpacking: true})
 	})
-	if err != nil {
-		err = fmt.Errorf("image %s: %w", full, err)
+	if err != nil && reply.GaveWay {
+		return errYield
 	}
 	return err
 }
@@ -305,7 +334,7 @@ func (b *imageBlobs) end(err error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.reserved -= b.reserved
-	if errors.Is(err, errSlow) {
+	if gaveWay(err) {
 		b.pull.held = b.used
 		return
 	}

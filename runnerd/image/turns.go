@@ -23,18 +23,28 @@ const (
 // errSlow ends the turn of a pull.
 var errSlow = errors.New("it is slow, and others wait")
 
+// gaveWay reports whether a turn ended for others, so that what it brought stays for the next one.
+func gaveWay(err error) bool { return errors.Is(err, errSlow) || errors.Is(err, errYield) }
+
 // turns runs work until it is done, each time when a place is free.
 func (c *Client) turns(ctx context.Context, p *pull, work func(context.Context, *pull) error) error {
 	whole := registry.Whole(c.options.Timing)
 	slow := false
 	for spent := time.Duration(0); ; {
+		if !p.isWanted() {
+			if err := c.workAhead(ctx, p, work); !gaveWay(err) {
+				return err // it may have given way as slow after a start had joined it
+			}
+			continue
+		}
 		if err := c.takeTurn(ctx, p, slow); err != nil {
 			return err
 		}
 		start := time.Now()
+		p.turn = ctx
 		err := work(ctx, p)
 		<-c.slots
-		if slow = errors.Is(err, errSlow); !slow {
+		if slow = errors.Is(err, errSlow); !slow && !errors.Is(err, errYield) {
 			return err
 		}
 		if spent += time.Since(start); spent > whole {

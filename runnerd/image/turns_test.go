@@ -169,7 +169,7 @@ func TestF76_ASlowImageThatIsGivenUpHoldsNothing(t *testing.T) {
 	c := newClient(t, func(*Options) {})
 	digest := Digest{1}
 	ctx, cancel := context.WithCancel(testContext(t))
-	err := c.share(ctx, digest, func(p Progress) {
+	err := c.share(ctx, digest, false, func(p Progress) {
 		if p.Slow {
 			cancel()
 		}

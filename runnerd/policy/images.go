@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"colloid.net/workload"
 	"colloid.net/workload/syntax"
 )
 
@@ -95,8 +96,8 @@ func (p *parser) registry(s *syntax.Statement) {
 	host := strings.ToLower(s.Arguments[0].Text)
 	known := slices.ContainsFunc(p.policy.Registries, func(r Registry) bool { return r.Host == host })
 	switch {
-	case strings.ContainsAny(host, "/@ ") || host == "":
-		p.complain(s.Arguments[0].Position, "registry is %s, expected HOST or HOST:PORT", syntax.Quote(host))
+	case !workload.ValidRegistryHost(host): // it would be the rule of no registry, without a word
+		p.complain(s.Arguments[0].Position, "registry is %s, expected HOST, HOST:PORT or [IPV6]:PORT", syntax.Quote(host))
 	case known:
 		p.complain(s.Position, "registry %s is given twice, expected once", syntax.Quote(host))
 	case len(p.policy.Registries) >= RegistriesMax:

@@ -48,6 +48,7 @@ type Client struct {
 	err          error
 	states       []string // every state seen, in order: "id STATE"
 	attached     map[uint64]string
+	prepared     map[runnerd.InstanceID][]string // errors of what was prepared, "" = it is
 	// Wanted are the blobs of other cells that runnerd asked for. Nobody has them.
 	Wanted      []*message.Wanted
 	channel     uint64
@@ -94,7 +95,7 @@ func Accept(t testing.TB, conn *net.UnixConn) *Client {
 		t.Fatal(err)
 	}
 	c := &Client{t: t, Link: link, instances: map[runnerd.InstanceID]*message.Instance{},
-		attached: map[uint64]string{}}
+		attached: map[uint64]string{}, prepared: map[runnerd.InstanceID][]string{}}
 	c.changed = sync.NewCond(&c.mutex)
 	t.Cleanup(c.Close)
 	go c.receiveDescriptors()
@@ -191,6 +192,9 @@ func (c *Client) take(event *message.Event) {
 		}})
 	case *message.Event_Attached:
 		c.attached[body.Attached.Channel] = body.Attached.Error
+	case *message.Event_Prepared:
+		id := IDOf(body.Prepared.Id)
+		c.prepared[id] = append(c.prepared[id], body.Prepared.Error)
 	case *message.Event_Instance:
 		id := IDOf(body.Instance.Id)
 		delete(c.unlisted, id)
@@ -232,6 +236,38 @@ func (c *Client) Start(key string, slot uint32, spec *workload.Spec) runnerd.Ins
 	m := StartOf(c.t, key, slot, spec)
 	c.Send(&message.Command{Body: &message.Command_Start{Start: m}})
 	return IDOf(m.Id)
+}
+
+// Prepare asks for an instance to be made ready for.
+func (c *Client) Prepare(key string, slot uint32, spec *workload.Spec) runnerd.InstanceID {
+	c.t.Helper()
+	m := StartOf(c.t, key, slot, spec)
+	m.PrepareOnly = true
+	c.Send(&message.Command{Body: &message.Command_Start{Start: m}})
+	return IDOf(m.Id)
+}
+
+// AwaitPrepared waits for the answer to the n-th Prepare of an instance, counted from 1, and gives its error.
+func (c *Client) AwaitPrepared(id runnerd.InstanceID, n int) string {
+	c.t.Helper()
+	for end := time.Now().Add(preparedPatience); c.Prepared(id) < n; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("preparation %d of %s did not come to an end", n, id)
+		}
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.prepared[id][n-1]
+}
+
+// preparedPatience is longer than Patience: what is prepared gets what others leave of the machine.
+var preparedPatience = 6 * Patience
+
+// Prepared is how many answers came for an instance.
+func (c *Client) Prepared(id runnerd.InstanceID) int {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return len(c.prepared[id])
 }
 
 // StartOf makes the command's body.

@@ -179,3 +179,36 @@ func ResidentKiB(pid int) int {
 	}
 	return 0
 }
+
+// module builds a module of 2 MB once per test binary, in the directory of the programs.
+var module = sync.OnceValues(func() (string, error) {
+	program, err := build()
+	if err != nil {
+		return "", err
+	}
+	if directory := os.Getenv(EnvironmentPrograms); directory != "" {
+		return filepath.Join(directory, "hello.wasm"), nil
+	}
+	path := filepath.Join(filepath.Dir(program), "hello.wasm")
+	command := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-buildmode=c-shared", "-o", path,
+		"colloid.net/examples/hello-wasm")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=wasip1", "GOARCH=wasm")
+	command.Stderr = os.Stderr
+	return path, command.Run()
+})
+
+// LargeModule is the path of examples/hello-wasm, which takes a second or so to compile.
+func LargeModule(t testing.TB) string {
+	t.Helper()
+	path, err := module()
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if os.IsNotExist(err) {
+		t.Skip("there is no hello.wasm, and no Go to build it")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -28,6 +28,8 @@ type Config struct {
 	Arguments   []string // argv, the path included
 	Environment []string
 	LogRate     int
+	// Nice is how little of the processors the workload gets beside others, 0 to 19 as the kernel counts.
+	Nice int
 	// Sandbox is the world that the workload runs in, nil for a process of the host.
 	Sandbox *sandbox.Config
 	// Extra are files that the workload inherits as descriptors ExtraFirst, ExtraFirst+1, ...; the caller
@@ -45,7 +47,7 @@ type Config struct {
 
 // configVersion changes with whatever a shim of an earlier version would not understand or would miss: a
 // half-upgraded host must not run an image outside its sandbox.
-const configVersion = "3"
+const configVersion = "4"
 
 func (c *Config) record() record.Record {
 	r := record.Record{}
@@ -63,6 +65,7 @@ func (c *Config) record() record.Record {
 	r["argument"] = c.Arguments
 	r["variable"] = c.Environment
 	r.SetInt("log_rate", int64(c.LogRate))
+	r.SetInt("nice", int64(c.Nice))
 	r.Set("runtime", c.Runtime)
 	r.Set("name", c.Name)
 	r.Set("binary", strconv.FormatBool(c.binary))
@@ -72,6 +75,9 @@ func (c *Config) record() record.Record {
 	}
 	return r
 }
+
+// NiceMax is the lowest priority of a process.
+const NiceMax = 19
 
 var errForm = errors.New("shim: configuration has values that are not understood")
 
@@ -95,6 +101,7 @@ func parseConfig(r record.Record) (*Config, error) {
 		Arguments:   r["argument"],
 		Environment: r["variable"],
 		LogRate:     int(r.Int("log_rate")),
+		Nice:        int(r.Int("nice")),
 		Runtime:     r.Get("runtime"),
 		Name:        r.Get("name"),
 		binary:      r.Get("binary") == "true",
@@ -113,7 +120,7 @@ func parseConfig(r record.Record) (*Config, error) {
 	if !bytes.Equal(c.record().Encode(), r.Encode()) {
 		return nil, errForm
 	}
-	if c.extra < 0 || c.extra > extraMax {
+	if c.extra < 0 || c.extra > extraMax || c.Nice < 0 || c.Nice > NiceMax {
 		return nil, errConfig
 	}
 	if c.Directory == "" || !c.Watch && !c.Spare && len(c.Arguments) == 0 || c.Spare && c.Sandbox == nil {

@@ -51,6 +51,11 @@ func stage() (int, error) {
 	if err := config.keepExtra(); err != nil {
 		return 0, err
 	}
+	if config.Nice > 0 { // of this thread, which becomes the program: all that it starts inherits it
+		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, config.Nice); err != nil {
+			return 0, fmt.Errorf("stage: lower the priority: %w", err)
+		}
+	}
 	if config.Sandbox != nil {
 		return enterSandbox(config)
 	}

@@ -13,9 +13,11 @@ import (
 
 const (
 	// CacheFileMax bounds one compiled module in the cache; a greater one is compiled at each start.
-	CacheFileMax  = 96 << 20
-	cacheFilesMax = 8
-	codeSuffix    = ".mac"
+	CacheFileMax = 96 << 20
+	// CacheFilesMax bounds the compiled modules of one cache.
+	CacheFilesMax = 8
+	// CodeSuffix ends the names of their codes.
+	CodeSuffix = ".mac"
 )
 
 // cache is the worker's private directory of compiled modules. The engine names a file after the module,
@@ -26,6 +28,9 @@ type cache struct {
 	directory string
 	key       []byte
 }
+
+// errNoCacheFile means that something is no file of the cache, or too large for it.
+var errNoCacheFile = errors.New("not a file of the cache")
 
 // files lists everything below the directory that is no directory, relative to it.
 func (c *cache) files() ([]string, error) {
@@ -53,7 +58,7 @@ func (c *cache) code(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > CacheFileMax {
-		return nil, errors.New("not a file of the cache")
+		return nil, errNoCacheFile
 	}
 	code := hmac.New(sha256.New, c.key)
 	_, _ = io.WriteString(code, name+"\x00")
@@ -76,10 +81,10 @@ func (c *cache) verify() error {
 		return err
 	}
 	for _, name := range names {
-		base, isCode := strings.CutSuffix(name, codeSuffix)
+		base, isCode := strings.CutSuffix(name, CodeSuffix)
 		wanted, codeErr := c.code(root, base)
-		kept, readErr := root.ReadFile(base + codeSuffix)
-		if codeErr == nil && readErr == nil && hmac.Equal(wanted, kept) && len(names) <= 2*cacheFilesMax {
+		kept, readErr := root.ReadFile(base + CodeSuffix)
+		if codeErr == nil && readErr == nil && hmac.Equal(wanted, kept) && len(names) <= 2*CacheFilesMax {
 			continue
 		}
 		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -92,30 +97,36 @@ func (c *cache) verify() error {
 	return nil
 }
 
-// seal writes the codes of new files and removes those that are too large. Failing costs a compilation.
-func (c *cache) seal() {
+// seal writes the codes of new files and removes those that are too large. Failing costs a compilation; the error says
+// why a file that is not too large could not be kept.
+func (c *cache) seal() (failed error) {
 	root, err := os.OpenRoot(c.directory)
 	if err != nil {
-		return
+		return err
 	}
 	defer root.Close()
 	names, err := c.files()
 	if err != nil {
-		return
+		return err
 	}
 	for _, name := range names {
-		if strings.HasSuffix(name, codeSuffix) {
+		if strings.HasSuffix(name, CodeSuffix) {
 			continue
 		}
-		if _, err := root.Lstat(name + codeSuffix); err == nil {
+		if _, err := root.Lstat(name + CodeSuffix); err == nil {
 			continue
 		}
 		code, err := c.code(root, name)
 		if err == nil {
-			err = root.WriteFile(name+codeSuffix, code, 0o600)
+			err = root.WriteFile(name+CodeSuffix, code, 0o600)
 		}
 		if err != nil {
 			_ = root.Remove(name)
+			_ = root.Remove(name + CodeSuffix) // it may be half written
+			if !errors.Is(err, errNoCacheFile) {
+				failed = err
+			}
 		}
 	}
+	return failed
 }

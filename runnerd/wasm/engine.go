@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -48,21 +49,48 @@ func (w *worker) open(ctx context.Context, binary []byte, interpreter bool) erro
 	if err != nil {
 		return err
 	}
-	config := configOf(w.settings.MemoryPages, interpreter)
 	store := cache{w.settings.CacheDirectory, w.settings.CacheKey}
-	cached := store.directory != "" && len(store.key) > 0
-	if cached {
-		err := store.verify()
-		var files wazero.CompilationCache
-		if err == nil {
+	var files wazero.CompilationCache
+	if store.directory != "" && len(store.key) > 0 {
+		if err = store.verify(); err == nil {
 			files, err = wazero.NewCompilationCacheWithDir(store.directory)
+		}
+		if err != nil && w.settings.CompileOnly {
+			return fmt.Errorf("the compile cache cannot be used: %w", err)
 		}
 		if err != nil {
 			fmt.Fprintf(w.log, "the compile cache cannot be used: %v\n", err)
-			cached = false
-		} else {
-			config = config.WithCompilationCache(files)
+			files = nil
 		}
+	}
+	err = w.compile(ctx, module, files, interpreter)
+	var disk *fs.PathError
+	if files != nil && errors.As(err, &disk) { // it is full, as a rule
+		if w.settings.CompileOnly {
+			return fmt.Errorf("the compiled module cannot be kept: %w", disk.Err)
+		}
+		fmt.Fprintf(w.log, "the compiled module cannot be kept: %v\n", disk.Err)
+		_ = w.engine.runtime.Close(ctx)
+		files = nil
+		err = w.compile(ctx, module, nil, interpreter)
+	}
+	if err != nil {
+		return err
+	}
+	module.Binary = nil
+	if files != nil {
+		if err := store.seal(); err != nil && w.settings.CompileOnly {
+			return fmt.Errorf("the compiled module cannot be kept: %w", err)
+		}
+	}
+	return nil
+}
+
+// compile makes the engine, with a cache or nil.
+func (w *worker) compile(ctx context.Context, module *Module, files wazero.CompilationCache, interpreter bool) error {
+	config := configOf(w.settings.MemoryPages, interpreter)
+	if files != nil {
+		config = config.WithCompilationCache(files)
 	}
 	size := StackMax
 	if w.settings.Deterministic {
@@ -80,14 +108,17 @@ func (w *worker) open(ctx context.Context, binary []byte, interpreter bool) erro
 		return err
 	}
 	if w.engine.compiled, err = w.engine.runtime.CompileModule(ctx, module.Binary); err != nil {
-		return fmt.Errorf("the module is invalid: %s", firstLine(err))
-	}
-	module.Binary = nil
-	if cached {
-		store.seal()
+		return invalidModule{err}
 	}
 	return nil
 }
+
+// invalidModule says what the engine has against a module, in one line.
+type invalidModule struct{ error }
+
+func (e invalidModule) Error() string { return "the module is invalid: " + firstLine(e.error) }
+
+func (e invalidModule) Unwrap() error { return e.error }
 
 // instantiate makes an instance and runs its start function and _initialize within startPatience.
 func (w *worker) instantiate(ctx context.Context, seed [32]byte) (api.Module, error) {

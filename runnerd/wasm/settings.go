@@ -63,6 +63,7 @@ type Settings struct {
 	Volumes        []Volume
 	CacheDirectory string // "" = no cache
 	CacheKey       []byte // of the codes over its files
+	CompileOnly    bool   // compile into the cache and end: there is no listener, and nothing of the module runs
 }
 
 // Capability bits; they equal those of package workload, which a test compares.
@@ -84,6 +85,9 @@ func (s *Settings) may(capability uint32) bool { return s.Capabilities&capabilit
 func (s *Settings) check() error {
 	if s.MemoryPages == 0 || s.MemoryPages > pagesMax {
 		return fmt.Errorf("settings: %d pages of memory", s.MemoryPages)
+	}
+	if s.CompileOnly && (s.CacheDirectory == "" || len(s.CacheKey) == 0 || len(s.Volumes) > 0) {
+		return errors.New("settings: there is nothing but a cache to compile for, and it needs a directory and a key")
 	}
 	if s.Deterministic && len(s.Volumes) > 0 {
 		return errors.New("a deterministic module has no volumes: what they hold is no input of an invocation")

@@ -112,9 +112,14 @@ func serve(first int) (int, error) {
 		return ExitModule, err
 	}
 	w := newWorker(settings, os.Stderr)
+	if settings.CompileOnly {
+		return w.compileOnly(first + ExtraModule)
+	}
+	guard := time.AfterFunc(compilePatience, endSlowCompilation)
 	if err := w.load(first + ExtraModule); err != nil {
 		return ExitModule, err
 	}
+	guard.Stop()
 	if settings.CacheDirectory != "" { // on a full disk without; see runnerd
 		_ = os.WriteFile(filepath.Join(settings.CacheDirectory, LoadedMark), nil, 0o600)
 	}
@@ -157,13 +162,14 @@ func (w *worker) perform(t task) {
 	w.undone.Add(-1)
 }
 
+// endSlowCompilation ends a worker whose module takes too long: compiling cannot be interrupted.
+func endSlowCompilation() {
+	fmt.Fprintf(os.Stderr, "%sthe module takes longer than %v to compile\n", ReasonPrefix, compilePatience)
+	os.Exit(ExitModule)
+}
+
 // load reads and compiles the module.
 func (w *worker) load(descriptor int) error {
-	guard := time.AfterFunc(compilePatience, func() {
-		fmt.Fprintf(os.Stderr, "%sthe module takes longer than %v to compile\n", ReasonPrefix, compilePatience)
-		os.Exit(ExitModule)
-	})
-	defer guard.Stop()
 	file := os.NewFile(uintptr(descriptor), "module")
 	binary, err := io.ReadAll(io.NewSectionReader(file, 0, ModuleSizeMax+1))
 	file.Close()

@@ -1,4 +1,5 @@
-// Package daemontest is what the tests of the daemons' commands have in common: a test's binary that plays the program.
+// Package daemontest is what the tests of the daemons' commands have in common: a test's binary that plays
+// the program.
 package daemontest
 
 import (
@@ -22,8 +23,8 @@ func Main(m *testing.M, program func()) {
 	os.Exit(m.Run())
 }
 
-// HelpIsNoMistake checks that who asks for help gets it and has done nothing wrong, and that wrong arguments are told as what
-// trying again cannot mend.
+// HelpIsNoMistake checks that who asks for help gets it and has done nothing wrong, and that wrong arguments
+// are told as what trying again cannot mend.
 func HelpIsNoMistake(t *testing.T) {
 	t.Helper()
 	for argument, want := range map[string]int{

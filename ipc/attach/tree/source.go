@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// peek is how much of a file is read before its size is believed: those of /proc and /sys say nothing of what is in
-	// them, and are read to their end, up to pseudoMax.
+	// peek is how much of a file is read before its size is believed: those of /proc and /sys say nothing of
+	// what is in them, and are read to their end, up to pseudoMax.
 	peek      = 64 << 10
 	pseudoMax = 16 << 20
 )
@@ -43,9 +43,9 @@ func (l LeftOut) String() string {
 	return "left out: " + strings.Join(parts, ", ")
 }
 
-// Send writes what lies at name below root as an archive; base is the name it has in there. A link at name itself is
-// followed, within root. Sockets, pipes, devices, and links that lead out, are left out of a directory and counted; to
-// send nothing else is an error.
+// Send writes what lies at name below root as an archive; base is the name it has in there. A link at name
+// itself is followed, within root. Sockets, pipes, devices, and links that lead out, are left out of a
+// directory and counted; to send nothing else is an error.
 func Send(to io.Writer, root *os.Root, name, base string) (LeftOut, error) {
 	s := &sender{root: root, archive: tar.NewWriter(to), top: base}
 	if err := s.entry(name, base, 0); err != nil {
@@ -114,8 +114,8 @@ func (s *sender) link(header *tar.Header, name, as string) error {
 	return s.archive.WriteHeader(header)
 }
 
-// leadsOut reports whether a link, by the name it has in an archive, leads out of what the archive holds, or may: behind
-// another link, .. is not what it looks like.
+// leadsOut reports whether a link, by the name it has in an archive, leads out of what the archive holds, or
+// may: behind another link, .. is not what it looks like.
 func leadsOut(as, target, top string) bool {
 	down := false
 	for part := range strings.SplitSeq(target, "/") {
@@ -154,7 +154,8 @@ func (s *sender) directory(header *tar.Header, name, as string, depth int) error
 	return nil
 }
 
-// file writes as many bytes as the file had when it was opened, or, of one that says nothing of its size, all.
+// file writes as many bytes as the file had when it was opened, or, of one that says nothing of its size,
+// all.
 func (s *sender) file(header *tar.Header, name string, depth int) error {
 	flags := os.O_RDONLY | unix.O_NONBLOCK
 	if depth > 0 {

@@ -15,7 +15,8 @@ import (
 
 const (
 	linksMax = 40 // that lead from one name to the next, as in the kernel
-	// pipePatience is how long somebody may take to open a pipe for reading that a file is to be written into.
+	// pipePatience is how long somebody may take to open a pipe for reading that a file is to be written
+	// into.
 	pipePatience = 5 * time.Second
 	pipeRetry    = 20 * time.Millisecond
 )
@@ -26,7 +27,8 @@ func ReceiveInto(from io.Reader, file *os.File) (Result, error) {
 	return r.receive(from)
 }
 
-// OpenPipe opens a pipe for writing, by a function that opens it with flags, and waits for somebody who reads it.
+// OpenPipe opens a pipe for writing, by a function that opens it with flags, and waits for somebody who reads
+// it.
 func OpenPipe(open func(flags int) (*os.File, error)) (*os.File, error) {
 	for end := time.Now().Add(pipePatience); ; time.Sleep(pipeRetry) {
 		file, err := open(os.O_WRONLY | unix.O_NONBLOCK)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The device nodes of these tests are made in directories of their own, never those of the machine: a copy that is
-// wrong destroys what it goes to.
+// The device nodes of these tests are made in directories of their own, never those of the machine: a copy
+// that is wrong destroys what it goes to.
 
 func null(t *testing.T, path string) {
 	t.Helper()
@@ -84,8 +84,8 @@ func TestFilesGoIntoDevicesAndPipes(t *testing.T) {
 	}
 }
 
-// What cannot be written into such a target is refused, and so is a target that only the archive named: nothing is
-// changed.
+// What cannot be written into such a target is refused, and so is a target that only the archive named:
+// nothing is changed.
 func TestSpecialFilesAreNeverReplaced(t *testing.T) {
 	directory := t.TempDir()
 	null(t, filepath.Join(directory, "null"))
@@ -128,7 +128,8 @@ func TestSpecialFilesAreNeverReplaced(t *testing.T) {
 	}
 }
 
-// A link that was named is followed to the file, as far as it stays below the root; one to nothing is refused.
+// A link that was named is followed to the file, as far as it stays below the root; one to nothing is
+// refused.
 func TestNamedLinksAreFollowed(t *testing.T) {
 	for name, c := range map[string]struct{ link, to, target, want, refused string }{
 		"to a file":             {"l", "sub/file", "l", "sub/file", ""},

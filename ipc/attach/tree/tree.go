@@ -1,10 +1,10 @@
-// Package tree writes files and directories as a tar archive and makes them again from one, where whoever made the
-// archive, or owns the directory, may be hostile. It runs on both ends of a copy: in the instance, as the
-// workload's user, and on the machine of the operator.
+// Package tree writes files and directories as a tar archive and makes them again from one, where whoever
+// made the archive, or owns the directory, may be hostile. It runs on both ends of a copy: in the instance,
+// as the workload's user, and on the machine of the operator.
 //
 // Both ends work below an os.Root, which no name and no link leaves. From an archive come regular files,
-// directories, and links that stay inside what is copied; anything else ends the copy. Owners are not kept, nor
-// are bits beyond the permissions.
+// directories, and links that stay inside what is copied; anything else ends the copy. Owners are not kept,
+// nor are bits beyond the permissions.
 //
 // Limits: EntriesMax entries, BytesMax bytes, DepthMax levels, names of NameMax bytes.
 package tree
@@ -42,8 +42,9 @@ type Result struct {
 
 // Receive makes what an archive holds at name below root: inside it, if that is a directory, and under that
 // name otherwise. A link at name is followed within root; one that leads to nothing, or out, ends the copy. A
-// file replaces what was there under the same name, but is written into a pipe or a device that the caller named.
-// Directories, and under names that the archive chose also pipes, devices and sockets, are never replaced.
+// file replaces what was there under the same name, but is written into a pipe or a device that the caller
+// named. Directories, and under names that the archive chose also pipes, devices and sockets, are never
+// replaced.
 func Receive(from io.Reader, root *os.Root, name string) (Result, error) {
 	name, err := follow(root, name)
 	if err != nil {
@@ -136,8 +137,8 @@ func (r *receiver) place(header *tar.Header) (string, error) {
 	return path.Join(r.parent, first), nil
 }
 
-// throughDirectories refuses what lies behind a link, one of the archive's own above all: it would come to be elsewhere
-// in root.
+// throughDirectories refuses what lies behind a link, one of the archive's own above all: it would come to be
+// elsewhere in root.
 func (r *receiver) throughDirectories(name string) error {
 	if r.into != nil || path.Dir(name) == r.checked {
 		return nil
@@ -246,8 +247,8 @@ func (r *receiver) clear(name string) error {
 	return nil
 }
 
-// file writes beside the name and takes the name when everything is there: a full disk or a connection that ends leaves
-// what was there before.
+// file writes beside the name and takes the name when everything is there: a full disk or a connection that
+// ends leaves what was there before.
 func (r *receiver) file(header *tar.Header, name string, mode fs.FileMode, content io.Reader) error {
 	if err := r.replaceable(name); err != nil {
 		return err

@@ -169,8 +169,8 @@ func TestHostileArchivesStayInside(t *testing.T) {
 	if _, err := Send(&nothing, open(t, filepath.Join(base, "in")), "out/in", "in"); err == nil {
 		t.Error("read through a link")
 	}
-	// A link that leads out is not followed, nor lost where the operator named it. A link under a name that the archive
-	// chose is replaced. Bits beyond the permissions do not come.
+	// A link that leads out is not followed, nor lost where the operator named it. A link under a name that
+	// the archive chose is replaced. Bits beyond the permissions do not come.
 	os.WriteFile(filepath.Join(base, "victim"), []byte("v"), 0o600)
 	os.Symlink("../victim", filepath.Join(base, "in", "named"))
 	if _, err := Receive(bytes.NewReader(hostile(t, file("x"))), open(t, filepath.Join(base, "in")), "named"); err == nil {
@@ -230,8 +230,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// A disk that is full, an archive that ends early, and a place where nothing may be written: each is said with the name,
-// what was there before stays, and nothing half is left.
+// A disk that is full, an archive that ends early, and a place where nothing may be written: each is said
+// with the name, what was there before stays, and nothing half is left.
 func TestFailedCopiesLeaveWhatWasThere(t *testing.T) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)

@@ -19,7 +19,8 @@ const (
 	kindNone kind = iota
 	kindDirectory
 	kindFile
-	kindLink // symbolic
+	kindLink     // symbolic
+	kindWhiteout // at the path of the mark itself
 )
 
 // tree remembers what stands at each path of the layer so far, by a keyed hash of the path: whoever
@@ -33,13 +34,6 @@ func newTree() *tree { return &tree{maphash.MakeSeed(), map[uint64]kind{}} }
 
 func (t *tree) get(path string) kind    { return t.kinds[maphash.String(t.seed, path)] }
 func (t *tree) set(path string, k kind) { t.kinds[maphash.String(t.seed, path)] = k }
-
-// Names with which a layer removes what is below it. They are the convention of AUFS, which OCI took over.
-const (
-	whiteoutPrefix = ".wh."
-	whiteoutMeta   = ".wh..wh."
-	whiteoutOpaque = ".wh..wh..opq"
-)
 
 const (
 	attributePrefix     = "SCHILY.xattr."
@@ -55,24 +49,33 @@ type filter struct {
 	out    *tar.Writer
 	result Result
 	seen   int
+	marks  marks
 }
 
 func (f *filter) copy(in *tar.Reader) error {
 	for {
 		header, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return f.writeMarks()
 		}
 		if err != nil {
 			return fmt.Errorf("layer is no valid tar: %w", err)
 		}
-		if f.seen++; f.seen > f.limits.EntriesMax {
-			return fmt.Errorf("layer has more than %d entries", f.limits.EntriesMax)
+		if err := f.count(); err != nil {
+			return err
 		}
 		if err := f.entry(header, in); err != nil {
 			return err
 		}
 	}
+}
+
+// count bounds what the layer makes, with the directories that it names on the way to something else only.
+func (f *filter) count() error {
+	if f.seen++; f.seen > f.limits.EntriesMax {
+		return fmt.Errorf("layer has more than %d entries", f.limits.EntriesMax)
+	}
+	return nil
 }
 
 // entry checks one entry and writes it.
@@ -103,10 +106,28 @@ func (f *filter) entry(header *tar.Header, content io.Reader) error {
 		}
 		f.result.Bytes += written
 	}
+	if before := f.tree.get(name); what == kindDirectory && (before == kindFile || before == kindLink) {
+		// What was here replaced what is below, so this one begins empty.
+		directory, base := path.Split(name)
+		if err := f.hold(directory + whiteoutPrefix + base); err != nil {
+			return err
+		}
+	}
 	f.tree.set(name, what)
 	f.result.Entries++
-	if base := path.Base(name); strings.HasPrefix(base, whiteoutPrefix) && base != whiteoutOpaque {
-		f.result.Whiteouts++
+	return f.implyParents(name)
+}
+
+// implyParents notes the directories that whoever unpacks makes on the way to a name.
+func (f *filter) implyParents(name string) error {
+	for i := strings.LastIndexByte(name, '/'); i > 0; i = strings.LastIndexByte(name[:i], '/') {
+		if f.tree.get(name[:i]) != kindNone {
+			return nil // and so are those above
+		}
+		f.tree.set(name[:i], kindDirectory)
+		if err := f.count(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -137,8 +158,7 @@ func (f *filter) clean(name string, header *tar.Header) (*tar.Header, kind, erro
 	if err := f.checkParents(name); err != nil {
 		return nil, kindNone, err
 	}
-	if keep, err := checkWhiteout(name, header); !keep || err != nil {
-		f.result.Skipped++
+	if mark, err := f.holdMark(name, header); mark || err != nil {
 		return nil, kindNone, err
 	}
 	clean := &tar.Header{
@@ -225,28 +245,4 @@ func (f *filter) checkParents(name string) error {
 		}
 	}
 	return nil
-}
-
-// checkWhiteout judges names with the prefix of whiteouts.
-func checkWhiteout(name string, header *tar.Header) (keep bool, err error) {
-	directory, base := path.Split(name)
-	for component := range strings.SplitSeq(directory, "/") {
-		if strings.HasPrefix(component, whiteoutPrefix) {
-			return false, fmt.Errorf("entry %.200q is below a whiteout", name)
-		}
-	}
-	hidden, is := strings.CutPrefix(base, whiteoutPrefix)
-	switch {
-	case !is:
-		return true, nil
-	case base == whiteoutOpaque:
-	case strings.HasPrefix(base, whiteoutMeta):
-		return false, nil // bookkeeping of AUFS
-	case hidden == "" || hidden == "." || hidden == "..":
-		return false, fmt.Errorf("whiteout %.200q removes no name", name)
-	}
-	if header.Typeflag != tar.TypeReg || header.Size != 0 {
-		return false, fmt.Errorf("whiteout %.200q is no empty file", name)
-	}
-	return true, nil
 }

@@ -7,7 +7,9 @@
 // and the diff id of the uncompressed stream. They are only known at the end, so the reader behind must
 // throw away what it made when Filter returns an error; the library does.
 //
-// Limits are those of Limits. Memory: at most 16 bytes per entry, for what kind a path has.
+// Whiteouts come last in what is written, each in the form that an overlay can express: see marks.
+//
+// Limits are those of Limits. Memory: at most 16 bytes per entry, for what kind a path has, and the names of whiteouts.
 package layer
 
 import (

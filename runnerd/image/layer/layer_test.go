@@ -170,7 +170,7 @@ func TestF140_FilterPassesWhatImagesNeed(t *testing.T) {
 		link(tar.TypeSymlink, "lib", "usr/lib"), link(tar.TypeLink, "lib2", "lib"), device, whiteout,
 		file("/absolute/ko-app", "x"), file("etc/.wh.old", ""), file("etc/.wh..wh..opq", ""), file("etc/.wh..wh.plnk", ""),
 		entry{Header: tar.Header{Typeflag: tar.TypeFifo, Name: "run/fifo"}})
-	want := "./ bin/ bin/ping bin/ping6 lib lib2 absolute/ko-app etc/.wh.old etc/.wh..wh..opq run/fifo"
+	want := "./ bin/ bin/ping bin/ping6 lib lib2 absolute/ko-app run/fifo etc/.wh.old etc/.wh..wh..opq"
 	for name, layer := range map[string][]byte{"tar": plain, "gzip": gzipped(t, plain), "zstd": zstded(t, plain)} {
 		var out bytes.Buffer
 		result, err := Filter(&out, bytes.NewReader(layer), Limits{})
@@ -292,6 +292,7 @@ func FuzzFilter(f *testing.F) {
 	f.Add(gzipped(f, pack(f, file("x", "y"))))
 	f.Add(zstded(f, pack(f, file("x", "y"))))
 	f.Add(pack(f, file("etc/.wh.x", "")))
+	f.Add(pack(f, file(".wh.a", ""), file("a/b", ""), file("a/.wh.b", ""), file("c/.wh.d", ""), file(".wh.c", "")))
 	f.Fuzz(func(t *testing.T, layer []byte) {
 		var out bytes.Buffer
 		limits := Limits{EntriesMax: 1000, BytesMax: 1 << 20, RatioFree: 1 << 20}

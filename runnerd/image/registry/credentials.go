@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"colloid.net/runnerd/trust"
+	"colloid.net/workload"
 	"colloid.net/workload/syntax"
 )
 
@@ -70,6 +71,10 @@ func ParseCredentials(file string, text []byte) (map[string]Credentials, error) 
 			continue
 		}
 		host := hostName(s.Arguments[0].Text)
+		if !workload.ValidRegistryHost(host) { // its password would be that of no registry, without a word
+			complaints.Add(syntax.Errorf(s.Position, "registry is %s, expected HOST, HOST:PORT or [IPV6]:PORT", syntax.Quote(host)))
+			continue
+		}
 		if _, twice := found[host]; twice || len(found) >= credentialsMax {
 			complaints.Add(syntax.Errorf(s.Position, "registry %s is given twice, or there are more than %d", syntax.Quote(host),
 				credentialsMax))
@@ -100,6 +105,9 @@ func parseEntry(s *syntax.Statement, host string, complaints *syntax.Errors) (c 
 		case "password":
 			c.Password = word
 		case "token_host":
+			if !workload.ValidRegistryHost(word) {
+				complaints.Add(syntax.Errorf(body.Position, "token_host is %s, expected HOST, HOST:PORT or [IPV6]:PORT", syntax.Quote(word)))
+			}
 			c.TokenHosts = append(c.TokenHosts, hostName(word))
 		default:
 			complaints.Add(syntax.Errorf(body.Position, "unknown statement %s, expected username, password or token_host",

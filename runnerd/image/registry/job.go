@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"colloid.net/runnerd/image/manifest"
+	"colloid.net/workload"
 )
 
 // Version of Job, Message and Grant.
@@ -142,11 +143,8 @@ func Normalize(reference string) (full, repository, host string, err error) {
 	return repository + ":" + parsed.TagStr(), repository, host, nil
 }
 
-// hostForm and repositoryForm are stricter than the library, which takes "https:" and ".." for hosts.
-var (
-	hostForm       = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
-	repositoryForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
-)
+// repositoryForm is stricter than the library, as workload.ValidRegistryHost is, which takes "https:" and ".." for hosts.
+var repositoryForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
 
 // parseTag reads a reference without what stands behind an @.
 func parseTag(reference string) (name.Tag, error) {
@@ -155,7 +153,7 @@ func parseTag(reference string) (name.Tag, error) {
 	if err != nil {
 		return parsed, err
 	}
-	if !hostForm.MatchString(parsed.RegistryStr()) || !repositoryForm.MatchString(parsed.RepositoryStr()) {
+	if !workload.ValidRegistryHost(parsed.RegistryStr()) || !repositoryForm.MatchString(parsed.RepositoryStr()) {
 		return parsed, fmt.Errorf("registry %.80q or repository %.80q has an impossible name", parsed.RegistryStr(),
 			parsed.RepositoryStr())
 	}

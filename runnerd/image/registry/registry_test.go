@@ -70,14 +70,16 @@ func TestF146_TheFileOfCredentials(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	for text, want := range map[string]string{
-		"user x":                          "unexpected user",
-		"registry x":                      "unexpected registry",
-		"registry x { username a }":       "no password",
-		"registry x { secret a }":         "unknown statement secret",
-		"registry x { username a b }":     "needs one word",
-		good + good:                       "given twice",
-		"registry x {\nusername a":        "",
-		"registry x { username { a } }\n": "needs one word",
+		"user x":                    "unexpected user",
+		"registry x":                "unexpected registry",
+		"registry x { username a }": "no password",
+		"registry x { secret a }":   "unknown statement secret",
+		"registry [::1 { username a; password b }":              "expected HOST",
+		"registry x { username a; password b; token_host x/y }": "token_host is",
+		"registry x { username a b }":                           "needs one word",
+		good + good:                                             "given twice",
+		"registry x {\nusername a":                              "",
+		"registry x { username { a } }\n":                       "needs one word",
 	} {
 		if _, err := ParseCredentials("credentials", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want %q", text, err, want)

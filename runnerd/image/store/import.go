@@ -41,6 +41,7 @@ type Wanted struct {
 	Digest       manifest.Digest // of an index or a manifest
 	Architecture string
 	Loaded       bool
+	Ahead        bool // nothing needs it yet: at the lowest priority, and given up when another import waits
 }
 
 // Progress is called when a layer begins and while it is unpacked.
@@ -48,8 +49,15 @@ type Progress func(layer, layers int, bytes int64)
 
 // Import makes an image out of blobs. What it finds wrong is a refusal; nothing of it stays.
 func (s *Store) Import(from Source, wanted Wanted, progress Progress) (Image, manifest.Config, error) {
-	s.imports.Lock()
-	defer s.imports.Unlock()
+	if wanted.Ahead {
+		return s.importAhead(from, wanted, progress)
+	}
+	defer s.beginImport()()
+	return s.importHeld(from, wanted, progress)
+}
+
+// importHeld is Import for who holds the mutex.
+func (s *Store) importHeld(from Source, wanted Wanted, progress Progress) (Image, manifest.Config, error) {
 	d, err := s.stage(from, wanted, 0, progress)
 	if err != nil {
 		_ = s.pruneLayers() // the layers below the one that was refused
@@ -75,7 +83,7 @@ func (s *Store) stage(from Source, wanted Wanted, beside int, progress Progress)
 	if d, err = readDocuments(from, wanted); err != nil {
 		return d, err
 	}
-	return d, s.importLayers(from, &d, progress)
+	return d, s.importLayers(from, &d, wanted.Ahead, progress)
 }
 
 // adopt makes a staged image exist, under all the names that it had and that it is wanted under. A name that an operator
@@ -207,7 +215,7 @@ func (s *Store) Missing(diffs []manifest.Digest) []bool {
 	return missing
 }
 
-func (s *Store) importLayers(from Source, d *documents, progress Progress) error {
+func (s *Store) importLayers(from Source, d *documents, ahead bool, progress Progress) error {
 	d.record.Chain = chain(d.diffs)
 	var staged []string
 	for i, id := range d.record.Chain {
@@ -219,7 +227,7 @@ func (s *Store) importLayers(from Source, d *documents, progress Progress) error
 			for j := i - 1; j >= 0; j-- {
 				below = append(below, s.layerPath(d.record.Chain[j], slices.Contains(staged, d.record.Chain[j])))
 			}
-			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], below, report)
+			size, err = s.stageLayer(from, id, d.document.Layers[i], d.diffs[i], below, unpacking{report, ahead})
 			staged = append(staged, id)
 		}
 		if err != nil {
@@ -280,9 +288,9 @@ func parseSize(text []byte) (int64, error) {
 // stageLayer unpacks one layer under another name, above those below, highest first. The caller removes what a failure
 // leaves.
 func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descriptor, diff manifest.Digest, below []string,
-	progress func(int64),
+	how unpacking,
 ) (size int64, err error) {
-	if err := s.room(); err != nil {
+	if err := errors.Join(s.room(), s.giveWay(how.ahead)); err != nil {
 		return 0, err
 	}
 	blob, err := from.Open(descriptor.Digest)
@@ -300,7 +308,7 @@ func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descripto
 	if err := os.Chmod(filepath.Join(stage, diffName), 0o755); err != nil { // whatever the umask
 		return 0, err
 	}
-	result, err := s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, progress)
+	result, err := s.unpack(filepath.Join(stage, diffName), blob, descriptor, diff, how)
 	if err == nil && result.Whiteouts > 0 {
 		err = removeIdleWhiteouts(filepath.Join(stage, diffName), below)
 	}
@@ -314,13 +322,16 @@ func (s *Store) stageLayer(from Source, id string, descriptor manifest.Descripto
 // unpack gives the library what the filter lets through. The library works in a child whose root
 // directory is the layer.
 func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
-	progress func(int64),
+	how unpacking,
 ) (result layer.Result, err error) {
 	reader, writer := io.Pipe()
 	filtered := make(chan error, 1)
 	go func() {
 		var err error
-		result, err = s.filter(writer, blob, descriptor, diff, progress)
+		if how.ahead {
+			lowerThread()
+		}
+		result, err = s.filter(writer, blob, descriptor, diff, how)
 		writer.CloseWithError(err) // nil: end of file
 		filtered <- err
 	}()
@@ -343,11 +354,16 @@ func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Des
 }
 
 func (s *Store) filter(out io.Writer, blob io.Reader, descriptor manifest.Descriptor, diff manifest.Digest,
-	progress func(int64),
+	how unpacking,
 ) (layer.Result, error) {
 	var noRoom error
-	limits := layer.Limits{Room: func() error { noRoom = s.room(); return noRoom }}
-	source := &io.LimitedReader{R: &counter{in: blob, report: progress}, N: descriptor.Size + 1}
+	limits := layer.Limits{Room: func() error {
+		if noRoom = s.room(); noRoom == nil {
+			noRoom = s.giveWay(how.ahead)
+		}
+		return noRoom
+	}}
+	source := &io.LimitedReader{R: &counter{in: blob, report: how.progress}, N: descriptor.Size + 1}
 	result, err := layer.Filter(out, source, limits)
 	switch {
 	case noRoom != nil:

@@ -18,8 +18,7 @@ func (s *Store) Load(file *os.File, architecture string, progress Progress, load
 		return refusal{err}
 	}
 	defer opened.Close()
-	s.imports.Lock()
-	defer s.imports.Unlock()
+	defer s.beginImport()()
 	fail := func(n int, outcome string, err error) error {
 		if len(opened.Images) == 1 {
 			return err
@@ -78,8 +77,7 @@ var _ Source = (*archive.Archive)(nil)
 
 // RemoveNames takes names away from an image, and the image with the last one.
 func (s *Store) RemoveNames(digest manifest.Digest, names []string) error {
-	s.imports.Lock()
-	defer s.imports.Unlock()
+	defer s.beginImport()()
 	r, err := s.load(digest)
 	if err != nil {
 		return err

@@ -35,6 +35,8 @@ type Request struct {
 	Digest       manifest.Digest `json:"digest,omitzero"`
 	Architecture string          `json:"architecture,omitempty"`
 
+	Ahead bool `json:"ahead,omitempty"` // of an import: nothing needs the image yet
+
 	Diffs []manifest.Digest `json:"diffs,omitempty"` // of all layers, lowest first
 
 	Names []string `json:"names,omitempty"` // of an image, to remove
@@ -68,8 +70,9 @@ type Reply struct {
 	ID      uint64           `json:"id"`
 	Done    bool             `json:"done,omitempty"`
 	Error   string           `json:"error,omitempty"`
-	Absent  bool             `json:"absent,omitempty"`  // with Error: there is no such image
-	Refused bool             `json:"refused,omitempty"` // with Error: trying again cannot help
+	Absent  bool             `json:"absent,omitempty"`   // with Error: there is no such image
+	Refused bool             `json:"refused,omitempty"`  // with Error: trying again cannot help
+	GaveWay bool             `json:"gave_way,omitempty"` // with Error: an import that was Ahead made room for another
 	Image   *Image           `json:"image,omitempty"`
 	Config  *manifest.Config `json:"config,omitempty"`
 	Missing []bool           `json:"missing,omitempty"`

@@ -103,7 +103,8 @@ func (v *server) answer(request *Request, file *os.File) {
 	}
 	if err != nil {
 		var no refusal
-		send(Reply{Done: true, Error: shorten(err.Error()), Absent: errors.Is(err, ErrAbsent), Refused: errors.As(err, &no)})
+		send(Reply{Done: true, Error: shorten(err.Error()), Absent: errors.Is(err, ErrAbsent), Refused: errors.As(err, &no),
+			GaveWay: errors.Is(err, errGaveWay)})
 	}
 }
 
@@ -132,7 +133,7 @@ func (v *server) carryOut(q *Request, file *os.File, reply *Reply, send func(Rep
 		reply.Missing = s.Missing(q.Diffs)
 	case OperationImport:
 		image, config, err = s.Import(Blobs(filepath.Join(s.directory, blobsName)),
-			Wanted{References: named(q.Reference), Digest: q.Digest, Architecture: q.Architecture}, progress)
+			Wanted{References: named(q.Reference), Digest: q.Digest, Architecture: q.Architecture, Ahead: q.Ahead}, progress)
 		reply.Image, reply.Config = &image, &config
 	case OperationLoad:
 		if file == nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ type Store struct {
 	floor     uint64 // bytes of the file system that images leave free
 
 	imports sync.Mutex   // one import at a time: they are bound by the disk
+	waiting atomic.Int32 // imports, loads and removals that want to have the mutex and are not ahead
 	records sync.RWMutex // of images/, and mounting against removing
 	roots   roots
 
@@ -186,8 +188,7 @@ func (s *Store) List() ([]Image, error) {
 
 // Remove deletes an image and the layers that no other image needs. One that a root stands on stays.
 func (s *Store) Remove(digest manifest.Digest) error {
-	s.imports.Lock()
-	defer s.imports.Unlock()
+	defer s.beginImport()()
 	if err := s.remove(digest); err != nil {
 		return err
 	}

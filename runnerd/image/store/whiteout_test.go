@@ -64,6 +64,10 @@ func TestF140_WhiteoutsThatHideNothingAreNotSeen(t *testing.T) {
 			"d d/a d/b d/e d/e/a f o o/n"},
 		"one that hides": {[][]byte{bottom, pack(t, file("d/.wh.a", ""), file("d/e/.wh.a", ""), file(".wh.f", ""), file("o/.wh..wh..opq", ""))},
 			"d d/b d/e o"},
+		"and had again": {[][]byte{bottom, pack(t, file(".wh.d", ""), file("d/x", "2"), file(".wh.f", ""), file("f/x", "2"), file("o/n", "2"), file(".wh.o", ""))},
+			"d d/x f f/x o o/n"},
+		"and replaced": {[][]byte{bottom, pack(t, file(".wh.d", ""), file("d", "2"), file("o/e", "2"), file("o/.wh.e", ""), file("f/.wh.x", ""), file(".wh.f", ""))},
+			"d o o/b o/e"},
 		"and is needed above": {[][]byte{bottom, pack(t, file("d/.wh.a", "")), pack(t, file("d/x", "3"))},
 			"d d/b d/e d/e/a d/x f o o/b o/e o/e/a"},
 	} {
