@@ -201,7 +201,8 @@ func (f *fixture) fails(cell *cluster.Cell, exit int, message string, arguments 
 	}
 }
 
-// A program runs in a replica on another cell for an operator whom the host knows, and for nobody else (F137).
+// A program runs in a replica on another cell for an operator whom the host knows, and for nobody else
+// (F137).
 func TestF137_ExecNeedsAGrant(t *testing.T) {
 	stranger := operatorKey(t, "stranger")
 	strangerKey := os.Getenv("COLLOID_OPERATOR_KEY")
@@ -397,8 +398,8 @@ func terminalPair(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// A shell on a terminal, in a replica on another cell: its size and changes of it, control-C, the exit status,
-// and the own terminal as it was before.
+// A shell on a terminal, in a replica on another cell: its size and changes of it, control-C, the exit
+// status, and the own terminal as it was before.
 func TestExecOnATerminal(t *testing.T) {
 	line := operatorKey(t, "anna")
 	f := startWith(t, cluster.Options{Cells: 2, PolicyLines: "exec *\n" + line})

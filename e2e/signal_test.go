@@ -14,8 +14,9 @@ import (
 	"colloid.net/e2e/cluster"
 )
 
-// Signals reach the program, all that make sense, also while it reads nothing of an input that is full; the second of those
-// that ask to end ends the connection. And who is told nothing more by a daemon that was killed hears of it soon.
+// Signals reach the program, all that make sense, also while it reads nothing of an input that is full; the
+// second of those that ask to end ends the connection. And who is told nothing more by a daemon that was
+// killed hears of it soon.
 func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 	line := operatorKey(t, "anna")
 	f := startWith(t, cluster.Options{Cells: 2, PolicyLines: "exec hello\n" + line})
@@ -87,7 +88,8 @@ func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 	f.answers(from, 1)
 }
 
-// endsUnread lets a command fill a pipe that nobody reads and sends it a signal, twice. It must end all the same.
+// endsUnread lets a command fill a pipe that nobody reads and sends it a signal, twice. It must end all the
+// same.
 func (f *fixture) endsUnread(from *cluster.Cell, signal syscall.Signal, exit int, arguments ...string) {
 	f.t.Helper()
 	read, write, err := os.Pipe()

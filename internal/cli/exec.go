@@ -406,8 +406,8 @@ type attachFrame struct {
 	payload []byte
 }
 
-// endAnyway ends this command if it does not end by itself after abandon: whoever reads its output may not do so any
-// more, and a signal that was caught would then be of no use.
+// endAnyway ends this command if it does not end by itself after abandon: whoever reads its output may not
+// do so any more, and a signal that was caught would then be of no use.
 func (x *execution) endAnyway(stop <-chan struct{}, status int) {
 	select {
 	case <-stop:

@@ -226,8 +226,8 @@ func TestRefusedConnectionsSayWhy(t *testing.T) {
 	}
 }
 
-// A terminal takes control-D for the end only at the beginning of a line: behind half a line it takes two, of which the host
-// sends one.
+// A terminal takes control-D for the end only at the beginning of a line: behind half a line it takes two,
+// of which the host sends one.
 func TestTheEndOfInputReachesATerminal(t *testing.T) {
 	for input, want := range map[string]string{"half": "half\x04", "line\n": "line\n", "": ""} {
 		for _, terminal := range []bool{true, false} {

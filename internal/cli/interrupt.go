@@ -48,8 +48,8 @@ func (a *app) abandonAfter(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// abandon ends the process with an error. Whoever does not read standard output may not read what is said either, so
-// that is not waited for.
+// abandon ends the process with an error. Whoever does not read standard output may not read what is said
+// either, so that is not waited for.
 func (a *app) abandon(err error) {
 	if a.Abandon == nil {
 		return

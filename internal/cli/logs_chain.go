@@ -2,16 +2,18 @@ package cli
 
 import "colloid.net/ipc/uds"
 
-// chain follows one replica, and whoever takes its place. A number of status belongs to a place in a list that changes
-// when others come and go, so the number counts once, at the beginning.
+// chain follows one replica, and whoever takes its place. A number of status belongs to a place in a list
+// that changes when others come and go, so the number counts once, at the beginning.
 type chain struct {
 	key     string
 	current instance
 	index   int  // its number now
 	away    bool // it has gone, and nobody has taken its place
-	// others were there when current was found, and beside those when it was well the last time: no successors of it.
+	// others were there when current was found, and beside those when it was well the last time: no successors
+	// of it.
 	others, beside map[instance]bool
-	// former are those that were followed before, the last one last: one of them may come back and its successor go.
+	// former are those that were followed before, the last one last: one of them may come back and its
+	// successor go.
 	former []instance
 }
 
@@ -69,8 +71,8 @@ func (c *chain) next(status *uds.Status) (*replica, string) {
 	return nil, before.name() + " has gone: waiting for another one in its place"
 }
 
-// successor chooses among those that came later, nearest first, and then among those that were followed before. Where
-// current only does not answer, later is after that: it may come back.
+// successor chooses among those that came later, nearest first, and then among those that were followed
+// before. Where current only does not answer, later is after that: it may come back.
 func (c *chain) successor(all []replica, silent bool) (best *replica) {
 	score := 0
 	for i := range all {

@@ -7,7 +7,8 @@ import (
 	"colloid.net/ipc/uds"
 )
 
-// listOf is a status with the replicas of spread.web: "a1" runs on cell a with digest 1, "b1?" does not answer.
+// listOf is a status with the replicas of spread.web: "a1" runs on cell a with digest 1, "b1?" does not
+// answer.
 func listOf(text string) *uds.Status {
 	w := uds.WorkloadStatus{Key: "spread.web"}
 	for _, word := range strings.Fields(text) {
@@ -20,8 +21,9 @@ func listOf(text string) *uds.Status {
 	return &uds.Status{Workloads: []uds.WorkloadStatus{w}}
 }
 
-// A replica that was named by its number is followed as such, whatever its number becomes, and then whoever took its
-// place: never another one that was there all the time. Each step is a list, what is followed then, and what is said.
+// A replica that was named by its number is followed as such, whatever its number becomes, and then whoever
+// took its place: never another one that was there all the time. Each step is a list, what is followed
+// then, and what is said.
 func TestFollowedReplicaIsOneAndItsSuccessors(t *testing.T) {
 	for name, steps := range map[string][]string{
 		"its number changes":                  {"a1 c1", "1", "a1 b1 c1 = c1 web/1 is now web/2", "a1 c1 = c1 web/2 is now web/1", "a1 c1 = c1"},

@@ -135,8 +135,8 @@ func TestPartsOfALineAreSkippedTogether(t *testing.T) {
 	}
 }
 
-// The output of one replica is as it was written, whatever the length of its lines; where another one goes on, that
-// begins on a line of its own.
+// The output of one replica is as it was written, whatever the length of its lines; where another one goes
+// on, that begins on a line of its own.
 func TestOneReplicaIsPrintedAsItIs(t *testing.T) {
 	var output bytes.Buffer
 	a := &app{Environment: Environment{Output: &output, Errors: &output, Variable: func(string) string { return "" }}}

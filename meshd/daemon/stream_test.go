@@ -190,8 +190,8 @@ func TestF152_BusyCellsSayWhatIsFull(t *testing.T) {
 	}
 }
 
-// A client that does not read stops the source, in another cell, and nothing piles up on the way. The cells go
-// on with everything else meanwhile.
+// A client that does not read stops the source, in another cell, and nothing piles up on the way. The cells
+// go on with everything else meanwhile.
 func TestF152_SlowClientsHoldTheSourceBack(t *testing.T) {
 	a, b, target := pair(t, reactor.DriverAuto)
 	c := dialStreams(t, a)

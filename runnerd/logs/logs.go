@@ -1,8 +1,9 @@
-// Package logs reads the output of an instance as its shim keeps it: the last lines, what came since a time, and
-// what comes, across the change from one file to the next.
+// Package logs reads the output of an instance as its shim keeps it: the last lines, what came since a
+// time, and what comes, across the change from one file to the next.
 //
-// It knows nothing of the shim but its files. A shim that is killed, an instance that ends and starts again, a log
-// that is rotated twice between two looks are all only gaps in time. It holds 64 KiB and four descriptors.
+// It knows nothing of the shim but its files. A shim that is killed, an instance that ends and starts
+// again, a log that is rotated twice between two looks are all only gaps in time. It holds 64 KiB and four
+// descriptors.
 package logs
 
 import (
@@ -48,11 +49,12 @@ type Sink interface {
 	Idle() error
 }
 
-// ErrGone: the instance does not exist any more. What it wrote last was passed on as far as it was still there.
+// ErrGone: the instance does not exist any more. What it wrote last was passed on as far as it was still
+// there.
 var ErrGone = errors.New("the instance does not exist any more")
 
-// Copy passes the output of the instance in directory on to a sink. Without Follow it returns at the end of what
-// is kept.
+// Copy passes the output of the instance in directory on to a sink. Without Follow it returns at the end of
+// what is kept.
 func Copy(ctx context.Context, directory string, options Options, to Sink) error {
 	r := &reader{directory: directory, to: to}
 	defer r.closeAll()

@@ -121,7 +121,8 @@ func TestClosedDirectoriesStayClosed(t *testing.T) {
 	}
 }
 
-// Directories keep permissions and times as files do, whatever the mask of new files is; one that was there stays as it was.
+// Directories keep permissions and times as files do, whatever the mask of new files is; one that was there
+// stays as it was.
 func TestDirectoriesKeepPermissionsAndTimes(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	from, to := t.TempDir(), t.TempDir()
