@@ -264,3 +264,16 @@ func TestCopyMakesNoFileOfADirectorysName(t *testing.T) {
 		t.Errorf("exit %d, %q", r.exit, r.errors)
 	}
 }
+
+// What is no file is not recommended to be made one's own.
+func TestOperatorKeyIsAFile(t *testing.T) {
+	for _, path := range []string{"/dev/null", t.TempDir()} {
+		a := &app{Environment: Environment{Variable: func(name string) string {
+			return map[string]string{environmentOperatorKey: path}[name]
+		}}}
+		if _, err := a.operatorKey(); err == nil || !strings.Contains(err.Error(), "is no file") ||
+			strings.Contains(err.Error(), "chmod") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
