@@ -104,11 +104,11 @@ func TestF75_AnUpdateThatCannotBeFetchedFailsNoRequest(t *testing.T) {
 	load := c.startClient()
 	absent := "web@sha256:" + strings.Repeat("5", 64)
 	c.run(first, 0, "apply", "-f", c.webFile(c.in(absent), 3))
-	c.updateWaits("has no")
+	c.updateWaits("has no sha256:555555555555")
 	c.run(first, 1, "apply", "-f", c.webFile(c.in("web:9"), 3)) // a tag is looked up when it is applied
 	c.registry.Wrap(onPath("/blobs/", http.NotFound))
 	c.run(first, 0, "apply", "-f", c.webFile(c.in(torn), 3))
-	c.updateWaits(strings.TrimPrefix(torn, "web@")[:19], "has no")
+	c.updateWaits("has no " + strings.TrimPrefix(torn, "web@")[:19])
 	same(t, "copies while the update waits", before, pids(c.serve(3, "one")))
 	c.registry.Wrap(nil)
 	c.run(first, 0, "apply", "-f", c.webFile(c.in("web:3"), 3))

@@ -184,7 +184,7 @@ func statusError(who string, status int, job *Job) error {
 			return fmt.Errorf("%s has no %s: check the address", who, job.Reference)
 		}
 		if job.Digest != (manifest.Digest{}) { // the tag is not what was asked for
-			return fmt.Errorf("%s has no sha256:%.6x... of %s: check the name and the digest", who, job.Digest, job.Reference)
+			return fmt.Errorf("%s has no sha256:%s... of %s: check the name and the digest", who, job.Digest.Hex()[:12], job.Reference)
 		}
 		return fmt.Errorf("%s has no %s: check the name and the tag", who, job.Reference)
 	case http.StatusTooManyRequests:
