@@ -66,7 +66,9 @@ func (c *Cell) actuate() {
 			continue
 		}
 		c.counters.actions++
-		c.logAction(action)
+		if action.Kind != reconcile.Withdraw { // whose end is nothing to be told of
+			c.logAction(action)
+		}
 	}
 	for _, id := range c.reconciler.DrainingChanged() {
 		if actual, here := c.runner.actual[id]; here {
