@@ -248,8 +248,13 @@ func (r *run) askPreparations() {
 // endPreparing forgets what this Run did not want, but for what the helper still has to answer: it counts until then.
 func (r *Reconciler) endPreparing(now clock.Instant) {
 	for id, p := range r.preparations {
-		if p.round != r.round && (p.asked == 0 || p.asked.Add(PreparePatience).Reached(now)) {
+		end := p.asked.Add(PreparePatience)
+		switch {
+		case p.round == r.round:
+		case p.asked == 0 || end.Reached(now):
 			delete(r.preparations, id)
+		default:
+			r.wake(end) // another one may wait for its place
 		}
 	}
 }

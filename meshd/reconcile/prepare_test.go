@@ -287,6 +287,9 @@ func TestStandBy_WhatIsNotWantedAnyMoreCountsUntilItIsAnswered(t *testing.T) {
 	}
 	b.workloads = nil
 	b.expect()
+	if d := b.r.Deadline(); d != b.now.Add(PreparePatience) { // who waits for its place is asked for then
+		t.Errorf("deadline %v", d)
+	}
 	b.wait(PreparePatience)
 	b.expect()
 	if n := b.r.Preparations(); n != 0 {
