@@ -185,7 +185,8 @@ func (r *run) prepared(w *placement.Workload, slot uint16) bool {
 
 // keepPreparing asks again for what a rollout failed on, so that it is known when the cause is gone.
 func (r *run) keepPreparing(w *placement.Workload, slot uint16) {
-	if p := r.preparations[InstanceID{w.KeyHash, slot, w.Digest}]; p != nil && p.ForUpdate {
+	p := r.preparations[InstanceID{w.KeyHash, slot, w.Digest}]
+	if p != nil && p.ForUpdate || r.Prepares && r.Unprepared != nil && r.Unprepared(w.KeyHash) {
 		r.prepared(w, slot)
 	}
 }

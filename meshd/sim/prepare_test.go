@@ -346,6 +346,15 @@ func TestF75_F84_AnUpdateToWhatIsNotThereEndsNothing(t *testing.T) {
 		if w.starts() != starts || serves(w, first.Image) != 2 {
 			t.Error("something was started or stopped")
 		}
+		for _, n := range w.nodes { // what failed outlives who found that out
+			n.Kill()
+			run(t, w, 5*time.Second)
+			n.Boot()
+			run(t, w, time.Minute)
+		}
+		if got := w.Node(0).Workload("spread.web"); got.State != state || serves(w, first.Image) != 2 {
+			t.Errorf("after a restart: %+v", got)
+		}
 		missing = false
 		if rollback {
 			run(t, w, time.Hour)
