@@ -117,7 +117,11 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		Capacity:  c.runner.capacity(),
 		Drained:   c.isDrained(c.config.Self),
 		Prepares:  c.runner.hello.TakesPrepare,
-		Actual:    c.actualSorted(),
+		Unprepared: func(keyHash uint64) bool {
+			view := c.views.byHash[keyHash]
+			return view != nil && c.saysUnprepared(view)
+		},
+		Actual: c.actualSorted(),
 	}
 }
 

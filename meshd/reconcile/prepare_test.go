@@ -96,7 +96,7 @@ func TestStandBy_FailuresAreRepeatedMoreAndMoreSeldom(t *testing.T) {
 	b.wait(time.Hour)
 	b.expect()
 	// One that answers nothing has failed, too.
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.expect(prepare(1))
 	b.wait(PreparePatience)
 	b.expect()
@@ -111,20 +111,30 @@ func TestStandBy_ANewConnectionAsksAgain(t *testing.T) {
 	b.expect(prepare(1))
 	b.answer(1, "")
 	for range 3 {
-		b.r.Connected(b.now)
+		b.r.Greeted(b.now, true)
 		b.expect(prepare(1))
 		b.answer(1, "no")
 	}
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.expect(prepare(1))
-	b.r.Connected(b.now) // it is killed, once
+	b.r.Greeted(b.now, true) // it is killed, once
 	b.expect(prepare(1))
-	b.r.Connected(b.now) // and again
+	b.r.Greeted(b.now, true) // and again
+	b.expect()
+	b.r.Greeted(b.now, false)
 	b.expect()
 	b.wait(prepareBackoff)
 	b.expect(prepare(1))
 	b.r.Unsent(b.lastAction[0]) // the ring was full
 	b.expect(prepare(1))
+	for range 5 { // the same one says hello, as it does when its policy changes: nothing has ended
+		b.r.Greeted(b.now, false)
+		b.expect(prepare(1))
+	}
+	b.answer(1, "")
+	b.r.Greeted(b.now, false)
+	b.expect(prepare(1))
+	b.answer(1, "")
 }
 
 // Nothing is prepared while this cell must not start anything, for a key that is frozen, by an older helper, or without
@@ -277,6 +287,9 @@ func TestStandBy_WhatIsNotWantedAnyMoreCountsUntilItIsAnswered(t *testing.T) {
 	}
 	b.workloads = nil
 	b.expect()
+	if d := b.r.Deadline(); d != b.now.Add(PreparePatience) { // who waits for its place is asked for then
+		t.Errorf("deadline %v", d)
+	}
 	b.wait(PreparePatience)
 	b.expect(withdraw(2))
 	if n := b.r.Preparations(); n != 0 {
@@ -313,7 +326,7 @@ func TestStandBy_WhatEndsIsWithdrawn(t *testing.T) {
 	b.expect()
 
 	b = prepared()
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.workloads = nil
 	b.expect()
 
@@ -384,7 +397,7 @@ func TestF75_AnUpdateDoesNotWaitForEver(t *testing.T) {
 	if d := b.r.Deadline(); d != b.now.Add(1) {
 		t.Errorf("deadline in %v", d.Sub(b.now))
 	}
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.expect(prepare(1))
 	b.wait(PreparePatience - 1)
 	b.expect()

@@ -149,6 +149,9 @@ type Input struct {
 	Startable func(w *placement.Workload) bool
 	// Capacity is what this cell offers; starts wait for instances that leave when it is exceeded (F72).
 	Capacity state.CellCapacity
+	// Unprepared reports whether a rollout is halted because this cell could not prepare it, as far as all cells know: this
+	// one may have been started again since. nil means none.
+	Unprepared func(keyHash uint64) bool
 	// Prepares says that the helper takes a Prepare.
 	Prepares bool
 	// Drained says that an operator wants this cell empty.
