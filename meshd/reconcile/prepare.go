@@ -253,12 +253,12 @@ func (r *run) askPreparations() {
 	}
 }
 
-// endPreparing forgets what this Run did not want, but for what the helper still has to answer: it counts until then. The
-// helper is told, so that it does not keep for hours what nobody will start; where an instance is, that is known without.
+// endPreparing forgets what this Run did not want. The helper is told, so that it does not fetch, nor keep for hours, what
+// nobody will start; where an instance is, that is known without.
 func (r *run) endPreparing() {
 	first := len(r.actions)
 	for id, p := range r.preparations {
-		if p.round == r.round || p.asked != 0 && !p.asked.Add(PreparePatience).Reached(r.now) {
+		if p.round == r.round {
 			continue
 		}
 		delete(r.preparations, id)
