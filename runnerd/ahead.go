@@ -287,13 +287,29 @@ func (s *Supervisor) standsBy(digest image.Digest) bool {
 	return false
 }
 
-// withdrawPreparation takes back what meshd asked for. What is under way goes on for nobody, since a launch may share it.
+// withdrawPreparation takes back what meshd asked for.
 func (s *Supervisor) withdrawPreparation(id InstanceID) {
 	delete(s.ahead.standby, id)
 	if p := s.ahead.byID[id]; p != nil {
 		delete(s.ahead.byID, id)
 		kind := p.job.spec.Runtime
 		s.ahead.waiting[kind] = slices.DeleteFunc(s.ahead.waiting[kind], func(o *preparation) bool { return o == p })
+	}
+	s.cancelPreparation(id)
+}
+
+// cancelPreparation ends what is under way for an instance that nobody wants any more, and that has no launch of its
+// workload waiting for it: that is as fast with what is being done.
+func (s *Supervisor) cancelPreparation(id InstanceID) {
+	for other, i := range s.instances {
+		if other != id && other.KeyHash == id.KeyHash && i.phase == phaseLaunching {
+			return
+		}
+	}
+	for _, p := range s.ahead.running {
+		if p != nil && p.id == id {
+			p.cancel()
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"colloid.net/ipc/message"
 	"colloid.net/ipc/operator"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/runnerdtest"
@@ -231,5 +232,42 @@ func TestStandby_WhatIsWithdrawnIsPruned(t *testing.T) {
 	client.AwaitGone(runs)
 	if replies, err := h.do(operator.OperationPrune, "", nil); err != nil || len(images(replies)) != 1 {
 		t.Errorf("pruned: %+v, %v", images(replies), err)
+	}
+}
+
+// TestStandby_WhatIsWithdrawnIsNotFetched: what is under way ends, and the next one has its turn. So it is when an instance
+// whose preparation is under way is started and stopped.
+func TestStandby_WhatIsWithdrawnIsNotFetched(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	spec := c.spec(v1.Config{}, "true")
+	held, gone := make(chan struct{}, 100), make(chan struct{}, 100)
+	c.registry.Wrap(func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+			held <- struct{}{}
+			<-q.Context().Done()
+			gone <- struct{}{}
+		})
+	})
+	client := c.connect()
+	for _, starts := range []bool{false, true} {
+		id := client.Prepare("spread.web", 0, spec)
+		<-held
+		if starts {
+			client.Start("spread.web", 0, spec)
+			client.Await(id, message.InstanceState_INSTANCE_STARTING)
+			client.Stop(id, 0)
+			client.AwaitGone(id)
+		} else {
+			client.Withdraw(id)
+		}
+		select {
+		case <-gone:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("it is still being fetched (started: %v)", starts)
+		}
+	}
+	c.registry.Wrap(nil)
+	if reason := client.AwaitPrepared(client.Prepare("spread.next", 0, spec), 1); reason != "" {
+		t.Error(reason)
 	}
 }

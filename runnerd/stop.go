@@ -34,6 +34,7 @@ func (s *Supervisor) stop(i *instance, grace time.Duration, reason, denied strin
 		reason = denied
 	}
 	i.denied = denied
+	s.cancelPreparation(i.id)
 	launching := i.phase == phaseLaunching
 	s.enter(i, phaseStopping, reason)
 	hurry := make(chan struct{})

@@ -267,30 +267,20 @@ func (b *bench) rankAllFirst(cell wire.CellID) {
 	b.workloads = kept
 }
 
-// What is asked of the helper counts until it has answered, whether it is still wanted or not.
-func TestStandBy_WhatIsNotWantedAnyMoreCountsUntilItIsAnswered(t *testing.T) {
+// What is not wanted any more is withdrawn before it is answered, and the answer counts for nothing.
+func TestStandBy_WhatIsNotWantedAnyMoreIsNotWaitedFor(t *testing.T) {
 	b := standing(t)
 	b.ready[other] = 1
 	b.expect(prepare(1))
 	b.workloads[0].Digest, b.ready[other] = 2, 2
-	b.expect(prepare(2))
-	if n := b.r.Preparations(); n != 2 {
+	b.expect(prepare(2), withdraw(1))
+	if n := b.r.Preparations(); n != 1 {
 		t.Errorf("%d are known", n)
 	}
-	if _, ok := b.r.Preparation(InstanceID{10, 0, 1}); ok {
-		t.Error("the former version is shown")
-	}
-	b.answer(1, "")
-	b.expect(withdraw(1))
 	if b.r.Prepared(b.now, InstanceID{10, 0, 1}, "") || b.r.Prepared(b.now, InstanceID{10, 0, 3}, "") {
 		t.Error("an answer that nobody waits for counts")
 	}
 	b.workloads = nil
-	b.expect()
-	if d := b.r.Deadline(); d != b.now.Add(PreparePatience) { // who waits for its place is asked for then
-		t.Errorf("deadline %v", d)
-	}
-	b.wait(PreparePatience)
 	b.expect(withdraw(2))
 	if n := b.r.Preparations(); n != 0 {
 		t.Errorf("%d are known", n)
