@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"colloid.net/ipc/message"
 	"colloid.net/ipc/operator"
 	"colloid.net/runnerd"
 	"colloid.net/runnerd/runnerdtest"
@@ -169,6 +170,44 @@ func TestStandby_TheQueueIsBounded(t *testing.T) {
 	for n := 1; n < many-1; n++ {
 		if client.Prepared(ids[n]) != 0 {
 			t.Errorf("%d was answered to another session", n)
+		}
+	}
+}
+
+// TestStandby_ThePolicyIsAskedWhenItsTurnComes: what was allowed when it was asked for and is not any more is not pulled.
+func TestStandby_ThePolicyIsAskedWhenItsTurnComes(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	first := c.spec(v1.Config{}, "true")
+	later := *first
+	later.Image = c.registry.Host + "/test/later:1"
+	later.ImageDigest[0]++
+	held, release := make(chan struct{}, 100), make(chan struct{})
+	c.registry.Wrap(func(inner http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			held <- struct{}{}
+			<-release
+			inner.ServeHTTP(w, q)
+		})
+	})
+	d := c.daemon(0)
+	d.Run(t)
+	client := d.Connect()
+	ids := []runnerd.InstanceID{client.Prepare("spread.first", 0, first)}
+	<-held // it is under way
+	ids = append(ids, client.Prepare("spread.later", 0, &later))
+	text, _ := os.ReadFile(c.policy)
+	c.replacePolicy(string(text) + "\nimage_deny " + c.registry.Host + "/test/later\n")
+	client.AwaitAcknowledged(client.Send(&message.Command{Body: &message.Command_List{List: &message.List{}}}))
+	close(release)
+	if reason := client.AwaitPrepared(ids[0], 1); reason != "" {
+		t.Error(reason)
+	}
+	if reason := client.AwaitPrepared(ids[1], 1); !strings.Contains(reason, "image_deny") {
+		t.Errorf("%q", reason)
+	}
+	for _, line := range c.registry.Requests() {
+		if strings.Contains(line, "/test/later/") {
+			t.Errorf("it asked %s", line)
 		}
 	}
 }
