@@ -67,16 +67,24 @@ func (c *containers) alone(version string) *cluster.Cell {
 	c.t.Helper()
 	c.run(c.Cells[0], 0, "apply", "-f", c.pinnedTo(1, c.Cells[0]))
 	holder := c.serve(1, version)[0].cell
+	standby := c.standsBy("web", "prepared") // prune leaves the image there, and it is brought again when it is removed too early
+	c.run(standby, 0, "image", "rm", c.in("web:1"))
 	for _, other := range c.elsewhere(holder) {
-		c.waitLong("no image on "+other.Name, func(context.Context) error {
-			c.run(other, 0, "image", "prune")
-			if left := c.imageRemains(other); len(left) > 0 {
-				return fmt.Errorf("%s keeps %v", other.Name, left)
-			}
-			return nil
-		})
+		c.pruned(other)
 	}
 	return holder
+}
+
+// pruned waits until a cell keeps no image for anything.
+func (c *containers) pruned(cell *cluster.Cell) {
+	c.t.Helper()
+	c.waitLong("no image on "+cell.Name, func(context.Context) error {
+		c.run(cell, 0, "image", "prune")
+		if left := c.imageRemains(cell); len(left) > 0 {
+			return fmt.Errorf("%s keeps %v", cell.Name, left)
+		}
+		return nil
+	})
 }
 
 // logs counts the cells whose log says something.

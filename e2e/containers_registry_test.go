@@ -112,7 +112,7 @@ func TestF146_HostileRegistryEndsInAReason(t *testing.T) {
 			c.run(c.Cells[0], 0, "delete", "web")
 			for _, cell := range c.Cells {
 				c.waitLong("no copies", func(context.Context) error { return c.nothingRuns(cell) })
-				c.run(cell, 0, "image", "prune")
+				c.pruned(cell)
 			}
 			pinned := c.webFile(c.in("web@"+c.digestOf("web:1")), 1)
 			c.registry.Wrap(test.wrap)

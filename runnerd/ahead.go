@@ -32,8 +32,10 @@ const (
 	preparedMax = 1024
 	// standbyFor is how long an image is taken to stand by after it was asked for: meshd asks again every 6 hours.
 	standbyFor = 7 * time.Hour
-	// standbyMax bounds how many images are known to.
-	standbyMax = 256
+	// standbyRenewed is how long it is taken to when meshd is another one, which asks for what it wants.
+	standbyRenewed = 15 * time.Minute
+	// standbyMax bounds how many are known to: as many as a meshd prepares.
+	standbyMax = 1024
 	// launchPatience bounds how long a preparation lets launches go first.
 	launchPatience = 10 * time.Second
 )
@@ -60,15 +62,21 @@ type preparations struct {
 	running   map[workload.Runtime]*preparation
 	launching map[InstanceID]*session // instances whose launch is the answer
 	answers   []*message.Prepared
-	standby   map[image.Digest]time.Time // since when
+	standby   map[InstanceID]standby
 	work      sync.WaitGroup
+}
+
+// standby is what an instance would need that is prepared here, and may not be taken for something that nobody uses.
+type standby struct {
+	digest image.Digest
+	until  time.Time
 }
 
 func newPreparations() preparations {
 	return preparations{
 		byID: map[InstanceID]*preparation{}, waiting: map[workload.Runtime][]*preparation{},
 		running: map[workload.Runtime]*preparation{}, launching: map[InstanceID]*session{},
-		standby: map[image.Digest]time.Time{},
+		standby: map[InstanceID]standby{},
 	}
 }
 
@@ -80,7 +88,7 @@ func (s *Supervisor) prepareAhead(from *session, i *instance, permit policy.Perm
 		s.prepared(from, i.id, nil)
 		return
 	}
-	s.noteStandby(i.spec.ImageDigest)
+	s.noteStandby(i)
 	if p := s.ahead.byID[i.id]; p != nil {
 		p.session = from
 		return
@@ -105,7 +113,6 @@ func (s *Supervisor) prepareAhead(from *session, i *instance, permit policy.Perm
 
 // prepareExisting answers for an instance that is here: when it is past its launch.
 func (s *Supervisor) prepareExisting(from *session, i *instance) {
-	s.noteStandby(i.spec.ImageDigest)
 	s.ahead.launching[i.id] = from
 }
 
@@ -187,6 +194,7 @@ func (s *Supervisor) preparationOver(p *preparation, err error) {
 // endPreparation takes the claim of a preparation away when its instance is started. What is under way is shared with the
 // launch, whose outcome is the answer.
 func (s *Supervisor) endPreparation(id InstanceID) {
+	delete(s.ahead.standby, id) // now it is an instance that uses it
 	p := s.ahead.byID[id]
 	if p == nil {
 		return
@@ -261,6 +269,12 @@ func (s *Supervisor) dropPreparations(ended *session) {
 	maps.DeleteFunc(s.ahead.launching, func(_ InstanceID, from *session) bool { return from == ended })
 	if s.session == ended || s.session == nil {
 		s.ahead.answers = nil
+		end := time.Now().Add(standbyRenewed)
+		for id, o := range s.ahead.standby {
+			if o.until.After(end) {
+				s.ahead.standby[id] = standby{o.digest, end}
+			}
+		}
 	}
 }
 
@@ -273,18 +287,44 @@ func (s *Supervisor) cancelPreparations() {
 	}
 }
 
-// noteStandby remembers that an image or module stands by, so that it is not taken for one that nobody uses.
-func (s *Supervisor) noteStandby(digest image.Digest) {
+// noteStandby remembers what is prepared for an instance.
+func (s *Supervisor) noteStandby(i *instance) {
 	now := time.Now()
-	maps.DeleteFunc(s.ahead.standby, func(_ image.Digest, since time.Time) bool { return now.Sub(since) > standbyFor })
-	if _, known := s.ahead.standby[digest]; known || len(s.ahead.standby) < standbyMax {
-		s.ahead.standby[digest] = now
+	maps.DeleteFunc(s.ahead.standby, func(_ InstanceID, o standby) bool { return now.After(o.until) })
+	if _, known := s.ahead.standby[i.id]; known || len(s.ahead.standby) < standbyMax {
+		s.ahead.standby[i.id] = standby{i.spec.ImageDigest, now.Add(standbyFor)}
 	}
 }
 
 func (s *Supervisor) standsBy(digest image.Digest) bool {
-	since, known := s.ahead.standby[digest]
-	return known && time.Since(since) <= standbyFor
+	for _, o := range s.ahead.standby {
+		if o.digest == digest && time.Now().Before(o.until) {
+			return true
+		}
+	}
+	return false
+}
+
+// withdrawPreparation takes back what meshd asked for. What is under way goes on for nobody, since a launch may share it.
+func (s *Supervisor) withdrawPreparation(id InstanceID) {
+	delete(s.ahead.standby, id)
+	if p := s.ahead.byID[id]; p != nil {
+		delete(s.ahead.byID, id)
+		kind := p.job.spec.Runtime
+		s.ahead.waiting[kind] = slices.DeleteFunc(s.ahead.waiting[kind], func(o *preparation) bool { return o == p })
+	}
+}
+
+// preparedRemoved tells meshd that an operator has removed what was prepared.
+func (s *Supervisor) preparedRemoved(digest image.Digest) {
+	for id, o := range s.ahead.standby {
+		if o.digest == digest {
+			delete(s.ahead.standby, id)
+			if s.ahead.byID[id] == nil { // else the answer to come says how it is
+				s.prepared(s.session, id, errors.New("it was removed here by an operator"))
+			}
+		}
+	}
 }
 
 // ahead makes the image be here, unpacked.

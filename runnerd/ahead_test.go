@@ -233,7 +233,42 @@ func TestStandby_PruneLeavesWhatStandsBy(t *testing.T) {
 	if _, err := h.do(operator.OperationRemove, spec.Image, nil); err != nil {
 		t.Error(err)
 	}
+	if reason := client.AwaitPrepared(id, 2); !strings.Contains(reason, "removed here by an operator") {
+		t.Errorf("meshd hears %q", reason)
+	}
 	if replies, err := h.do(operator.OperationList, "", nil); err != nil || len(images(replies)) != 0 {
 		t.Errorf("%+v, %v", images(replies), err)
+	}
+}
+
+// TestStandby_WhatIsWithdrawnIsPruned, also while it waits to be fetched; an instance does not notice.
+func TestStandby_WhatIsWithdrawnIsPruned(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	c.images = []string{runnerdtest.Static(t)}
+	supervisor := c.open()
+	h := &operatorHost{host: c.host, socket: filepath.Join(filepath.Dir(c.policy), operator.SocketName)}
+	if err := supervisor.ServeOperators(h.socket); err != nil {
+		t.Fatal(err)
+	}
+	client := runnerdtest.Attach(t, supervisor)
+	spec := c.spec(v1.Config{Entrypoint: []string{"sh", "-c"}}, "sleep 1000")
+	id := client.Prepare("spread.web", 0, spec)
+	if reason := client.AwaitPrepared(id, 1); reason != "" {
+		t.Fatal(reason)
+	}
+	runs := client.Start("spread.runs", 0, spec)
+	client.Await(runs, ready)
+	client.Withdraw(id)
+	client.Withdraw(runs)
+	client.Prepare("spread.other", 0, spec) // answered in turn: both have been read
+	client.AwaitPrepared(client.Prepare("spread.other", 0, spec), 1)
+	if client.Instance(runs).GetState() != ready {
+		t.Error("an instance was stopped")
+	}
+	client.Withdraw(client.Prepare("spread.other", 0, spec))
+	client.Stop(runs, 0)
+	client.AwaitGone(runs)
+	if replies, err := h.do(operator.OperationPrune, "", nil); err != nil || len(images(replies)) != 1 {
+		t.Errorf("pruned: %+v, %v", images(replies), err)
 	}
 }

@@ -221,6 +221,7 @@ func (s *Supervisor) room(spec *workload.Spec) error {
 // deny remembers a refusal. Beyond deniedMax the oldest is forgotten.
 func (s *Supervisor) deny(i *instance, reason error) {
 	s.dropDenial(i.id)
+	delete(s.ahead.standby, i.id)
 	s.instances[i.id] = i
 	s.dispose(i.id, i.directory)
 	i.directory = ""
@@ -251,6 +252,11 @@ func (s *Supervisor) stopCommand(from *session, m *message.Stop) error {
 	id, err := instanceID(m.Id)
 	if err != nil {
 		return err
+	}
+	if m.PreparedOnly {
+		s.withdrawPreparation(id)
+		from.acknowledge = true
+		return nil
 	}
 	i := s.instances[id]
 	if i == nil {

@@ -136,7 +136,11 @@ func (o *operators) remove(ctx context.Context, what string) error {
 		if found[0].Users > 0 {
 			return o.inUse(&found[0])
 		}
-		return o.supervisor.images.Remove(ctx, found[0].Digest)
+		err := o.supervisor.images.Remove(ctx, found[0].Digest)
+		if err == nil {
+			o.supervisor.do(func() { o.supervisor.preparedRemoved(found[0].Digest) })
+		}
+		return err
 	}
 	return fmt.Errorf("%.200q means %d images here: name one by its digest", what, len(found))
 }

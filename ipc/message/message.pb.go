@@ -1239,6 +1239,7 @@ type Stop struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Id                *InstanceID            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	GraceMilliseconds uint32                 `protobuf:"varint,2,opt,name=grace_milliseconds,json=graceMilliseconds,proto3" json:"grace_milliseconds,omitempty"` // 0 = at once
+	PreparedOnly      bool                   `protobuf:"varint,180,opt,name=prepared_only,json=preparedOnly,proto3" json:"prepared_only,omitempty"`              // only what a Start with prepare_only asked for is not wanted any more; an instance stays
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1285,6 +1286,13 @@ func (x *Stop) GetGraceMilliseconds() uint32 {
 		return x.GraceMilliseconds
 	}
 	return 0
+}
+
+func (x *Stop) GetPreparedOnly() bool {
+	if x != nil {
+		return x.PreparedOnly
+	}
+	return false
 }
 
 // List asks for a Hello, every instance and a Listing.
@@ -2222,10 +2230,11 @@ const file_message_proto_rawDesc = "" +
 	"\x04Copy\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\bR\x04into\x12\x14\n" +
-	"\x05grant\x18\x03 \x01(\fR\x05grant\"^\n" +
+	"\x05grant\x18\x03 \x01(\fR\x05grant\"\x84\x01\n" +
 	"\x04Stop\x12'\n" +
 	"\x02id\x18\x01 \x01(\v2\x17.colloid.ipc.InstanceIDR\x02id\x12-\n" +
-	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\"\x06\n" +
+	"\x12grace_milliseconds\x18\x02 \x01(\rR\x11graceMilliseconds\x12$\n" +
+	"\rprepared_only\x18\xb4\x01 \x01(\bR\fpreparedOnly\"\x06\n" +
 	"\x04List\"\x92\x03\n" +
 	"\x05Event\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12*\n" +

@@ -127,7 +127,7 @@ func (c *Cell) startable(w *placement.Workload) bool {
 // fillEnvironment adds to a start what its specification only names. It reports false when that is gone. To stand by none of
 // it is needed, so it goes nowhere before an instance does; before an update the host's policy looks at it.
 func (c *Cell) fillEnvironment(action *reconcile.Action) bool {
-	if action.Kind == reconcile.Stop {
+	if action.Kind == reconcile.Stop || action.Kind == reconcile.Withdraw {
 		return true
 	}
 	if p, _ := c.reconciler.Preparation(action.ID); action.Kind == reconcile.Prepare && !p.ForUpdate {

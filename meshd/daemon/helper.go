@@ -292,6 +292,11 @@ func (h *helper) Do(action reconcile.Action) bool {
 			}
 		}
 		command.Body = &message.Command_Start{Start: start}
+	case reconcile.Withdraw:
+		if !h.takesPrepare {
+			return true
+		}
+		command.Body = &message.Command_Stop{Stop: &message.Stop{Id: id, PreparedOnly: true}}
 	case reconcile.Stop:
 		command.Body = &message.Command_Stop{Stop: &message.Stop{
 			Id: id, GraceMilliseconds: uint32(action.Grace.Milliseconds()),

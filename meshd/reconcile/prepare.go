@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"colloid.net/meshd/clock"
@@ -23,6 +24,8 @@ const (
 	// A request that failed is repeated after this pause, which doubles.
 	prepareBackoff    = 30 * time.Second
 	prepareBackoffMax = 30 * time.Minute
+	// lostFailures is as how many failures it counts that what was prepared is taken away: the pause is the longest then.
+	lostFailures = 8
 	// PrepareAgain is when a cell that stands by asks anew: the helper may have had to make room meanwhile.
 	PrepareAgain = 6 * time.Hour
 	// PreparePatience is how long an answer is waited for. An update goes on then as if it had come.
@@ -41,6 +44,7 @@ type preparation struct {
 	done     clock.Instant // when the helper said that all is here, 0 = it did not
 	again    clock.Instant // not asked for before
 	failures int           // in a row
+	tried    bool          // the helper was asked once, on this connection: it may keep what it has for this
 	// interrupted counts the connections in a row that ended before the answer: whatever it is that ends them.
 	interrupted int
 }
@@ -85,16 +89,19 @@ func (r *Reconciler) Greeted(now clock.Instant, anew bool) {
 				again = now.Add(backoff(p.interrupted - 1))
 			}
 		}
-		p.asked, p.done, p.again, p.failures, p.Failure = 0, 0, again, 0, ""
+		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", p.tried && !anew
 	}
 }
 
 // Prepared takes the answer of the helper; failure is "" when all that a start needs is here. It reports whether this was
-// waited for: the answer about a former specification is not.
+// waited for: the answer about a former specification is not. A failure of what was done says that it is here no longer.
 func (r *Reconciler) Prepared(now clock.Instant, id InstanceID, failure string) bool {
 	p := r.preparations[id]
-	if p == nil || p.asked == 0 {
+	if p == nil || p.asked == 0 && (p.done == 0 || failure == "") {
 		return false
+	}
+	if p.asked == 0 && !p.ForUpdate { // somebody took it away on purpose: it is not brought again at once
+		p.failures = lostFailures
 	}
 	p.asked, p.interrupted, p.Failure = 0, 0, failure
 	if failure == "" {
@@ -136,7 +143,11 @@ func (r *run) standBy(w *placement.Workload, replicas []placement.Replica, insta
 	}
 	slot, next := r.Plan.StandsBy(w.KeyHash, r.Self)
 	id := InstanceID{w.KeyHash, slot, w.Digest}
-	if !next || r.frozen(w.KeyHash) {
+	if !next {
+		return
+	}
+	if r.frozen(w.KeyHash) {
+		r.keepAsItIs(id)
 		return
 	}
 	for _, instance := range instances {
@@ -145,9 +156,7 @@ func (r *run) standBy(w *placement.Workload, replicas []placement.Replica, insta
 		}
 	}
 	if !r.Authoritative || r.HoldStarts || r.halted(w.KeyHash) || !r.startable(w) {
-		if p := r.preparations[id]; p != nil {
-			p.round = r.round
-		}
+		r.keepAsItIs(id)
 		return
 	}
 	p := r.preparation(id, false)
@@ -164,6 +173,12 @@ func (r *run) standBy(w *placement.Workload, replicas []placement.Replica, insta
 		return
 	}
 	r.standbys = append(r.standbys, prepareAction(w, id))
+}
+
+func (r *run) keepAsItIs(id InstanceID) {
+	if p := r.preparations[id]; p != nil {
+		p.round = r.round
+	}
 }
 
 // prepared reports whether all that an update needs is here, so that what serves may end for it. Until then the helper is
@@ -228,7 +243,8 @@ func (r *run) askPreparations() {
 		}
 	}
 	ask := func(action Action) {
-		r.preparations[action.ID].asked = r.now
+		p := r.preparations[action.ID]
+		p.asked, p.tried = r.now, true
 		r.wake(r.now.Add(PreparePatience))
 		r.actions = append(r.actions, action)
 		outstanding++
@@ -246,18 +262,26 @@ func (r *run) askPreparations() {
 	}
 }
 
-// endPreparing forgets what this Run did not want, but for what the helper still has to answer: it counts until then.
-func (r *Reconciler) endPreparing(now clock.Instant) {
+// endPreparing forgets what this Run did not want, but for what the helper still has to answer: it counts until then. The
+// helper is told, so that it does not keep for hours what nobody will start; where an instance is, that is known without.
+func (r *run) endPreparing() {
+	first := len(r.actions)
 	for id, p := range r.preparations {
-		end := p.asked.Add(PreparePatience)
-		switch {
-		case p.round == r.round:
-		case p.asked == 0 || end.Reached(now):
-			delete(r.preparations, id)
-		default:
+		if p.round == r.round {
+			continue
+		}
+		if end := p.asked.Add(PreparePatience); p.asked != 0 && !end.Reached(r.now) {
 			r.wake(end) // another one may wait for its place
+			continue
+		}
+		delete(r.preparations, id)
+		_, here := slices.BinarySearchFunc(r.actual, id, func(i *Actual, id InstanceID) int { return compareID(i.ID, id) })
+		_, started := r.asked[actionID{Start, id}]
+		if p.tried && r.Prepares && !here && !started {
+			r.actions = append(r.actions, Action{Kind: Withdraw, ID: id})
 		}
 	}
+	slices.SortFunc(r.actions[first:], func(a, b Action) int { return compareID(a.ID, b.ID) })
 }
 
 // refused takes a refusal for the answer to a request to prepare.

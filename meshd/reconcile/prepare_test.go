@@ -69,7 +69,7 @@ func TestStandBy_AsksOnceWhenAllAreReady(t *testing.T) {
 		b.expect(prepare(1))
 		b.answer(1, "")
 		b.workloads[0].Digest, b.ready[other] = 2, 2
-		b.expect(prepare(2))
+		b.expect(prepare(2), withdraw(1))
 		if b.r.Preparations() != 1 {
 			t.Error("a former version is remembered")
 		}
@@ -281,7 +281,7 @@ func TestStandBy_WhatIsNotWantedAnyMoreCountsUntilItIsAnswered(t *testing.T) {
 		t.Error("the former version is shown")
 	}
 	b.answer(1, "")
-	b.expect()
+	b.expect(withdraw(1))
 	if b.r.Prepared(b.now, InstanceID{10, 0, 1}, "") || b.r.Prepared(b.now, InstanceID{10, 0, 3}, "") {
 		t.Error("an answer that nobody waits for counts")
 	}
@@ -291,10 +291,68 @@ func TestStandBy_WhatIsNotWantedAnyMoreCountsUntilItIsAnswered(t *testing.T) {
 		t.Errorf("deadline %v", d)
 	}
 	b.wait(PreparePatience)
-	b.expect()
+	b.expect(withdraw(2))
 	if n := b.r.Preparations(); n != 0 {
 		t.Errorf("%d are known", n)
 	}
+}
+
+func withdraw(digest uint64) Action {
+	return Action{Kind: Withdraw, ID: InstanceID{10, 0, digest}}
+}
+
+// The helper hears once that what it prepared is not wanted any more, so that it does not keep it: not about an instance,
+// not on another connection, and not of a workload in conflict, which is frozen.
+func TestStandBy_WhatEndsIsWithdrawn(t *testing.T) {
+	prepared := func() *bench {
+		b := standing(t)
+		b.ready[other] = 1
+		b.expect(prepare(1))
+		b.answer(1, "")
+		b.expect()
+		return b
+	}
+	b := prepared()
+	b.workloads = nil
+	b.expect(withdraw(1))
+	b.r.Unsent(withdraw(1))
+	b.expect(withdraw(1))
+	b.expect()
+
+	b = prepared()
+	b.moveTo(self)
+	b.expect(start(1))
+	b.actual = []Actual{instance(1, Ready)}
+	b.expect()
+
+	b = prepared()
+	b.r.Greeted(b.now, true)
+	b.workloads = nil
+	b.expect()
+
+	b = prepared()
+	b.frozen = true
+	b.expect()
+	if b.r.Preparations() != 1 {
+		t.Error("it is forgotten")
+	}
+}
+
+// What was prepared and is taken away on purpose is shown, and brought again only much later.
+func TestStandBy_WhatIsRemovedIsNotCalledPrepared(t *testing.T) {
+	b := standing(t)
+	b.ready[other] = 1
+	b.expect(prepare(1))
+	b.answer(1, "")
+	b.expect()
+	b.answer(1, "it was removed")
+	if p, _ := b.r.Preparation(InstanceID{10, 0, 1}); p.Done || p.Failure != "it was removed" {
+		t.Errorf("%+v", p)
+	}
+	b.wait(prepareBackoffMax - 1)
+	b.expect()
+	b.wait(1)
+	b.expect(prepare(1))
 }
 
 // What serves goes on until its successor is prepared, as often as that fails (F75).

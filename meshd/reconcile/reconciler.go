@@ -116,6 +116,10 @@ func (r *Reconciler) Unsent(action Action) {
 		p.asked = 0
 		return
 	}
+	if action.Kind == Withdraw {
+		r.preparations[action.ID] = &preparation{tried: true}
+		return
+	}
 	delete(r.asked, actionID{action.Kind, action.ID})
 }
 
@@ -140,7 +144,7 @@ func (r *Reconciler) Run(now clock.Instant, in *Input) []Action {
 	run := run{Reconciler: r, Input: in, now: now}
 	run.walk()
 	run.emit()
-	r.endPreparing(now)
+	run.endPreparing()
 	r.end()
 	return r.actions
 }

@@ -83,6 +83,8 @@ const (
 	// Prepare asks to fetch and compile what a Start would need, and to start nothing. It is answered by
 	// Reconciler.Prepared, or by an instance that is Denied.
 	Prepare Kind = 4
+	// Withdraw says that what a Prepare asked for is not wanted any more. It is not answered.
+	Withdraw Kind = 5
 )
 
 // String returns the name used in logs.
@@ -96,6 +98,8 @@ func (k Kind) String() string {
 		return "check"
 	case Prepare:
 		return "prepare"
+	case Withdraw:
+		return "withdraw"
 	}
 	return "invalid"
 }

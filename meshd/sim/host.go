@@ -126,6 +126,7 @@ func (h *host) Do(action reconcile.Action) bool {
 			h.check(action)
 		case reconcile.Prepare:
 			h.prepare(action)
+		case reconcile.Withdraw: // what is kept for it, this host never makes room of
 		default:
 			h.stop(action)
 		}

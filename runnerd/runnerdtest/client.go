@@ -295,6 +295,13 @@ func (c *Client) Stop(id runnerd.InstanceID, grace time.Duration) {
 	}}})
 }
 
+// Withdraw takes a Prepare back.
+func (c *Client) Withdraw(id runnerd.InstanceID) {
+	c.Send(&message.Command{Body: &message.Command_Stop{Stop: &message.Stop{
+		Id: &message.InstanceID{KeyHash: id.KeyHash, Slot: uint32(id.Slot), Digest: id.Digest}, PreparedOnly: true,
+	}}})
+}
+
 // Until waits for a condition, which is evaluated under the lock after every event.
 func (c *Client) Until(what string, condition func() bool) {
 	c.t.Helper()

@@ -183,6 +183,9 @@ func statusError(who string, status int, job *Job) error {
 		if job.Kind == JobModule && !strings.HasPrefix(job.Reference, "oci://") {
 			return fmt.Errorf("%s has no %s: check the address", who, job.Reference)
 		}
+		if job.Digest != (manifest.Digest{}) { // the tag is not what was asked for
+			return fmt.Errorf("%s has no sha256:%s... of %s: check the name and the digest", who, job.Digest.Hex()[:12], job.Reference)
+		}
 		return fmt.Errorf("%s has no %s: check the name and the tag", who, job.Reference)
 	case http.StatusTooManyRequests:
 		return fmt.Errorf("%s answers that this host asks too often: credentials may raise its limit", who)
