@@ -89,7 +89,7 @@ func (r *Reconciler) Greeted(now clock.Instant, anew bool) {
 				again = now.Add(backoff(p.interrupted - 1))
 			}
 		}
-		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", p.tried && !anew
+		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", false
 	}
 }
 
@@ -267,10 +267,11 @@ func (r *run) askPreparations() {
 func (r *run) endPreparing() {
 	first := len(r.actions)
 	for id, p := range r.preparations {
-		if p.round == r.round {
+		end := p.asked.Add(PreparePatience)
+		switch {
+		case p.round == r.round:
 			continue
-		}
-		if end := p.asked.Add(PreparePatience); p.asked != 0 && !end.Reached(r.now) {
+		case p.asked != 0 && !end.Reached(r.now):
 			r.wake(end) // another one may wait for its place
 			continue
 		}
