@@ -89,7 +89,7 @@ func (r *Reconciler) Greeted(now clock.Instant, anew bool) {
 				again = now.Add(backoff(p.interrupted - 1))
 			}
 		}
-		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", false
+		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", p.tried && !anew
 	}
 }
 

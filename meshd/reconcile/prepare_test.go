@@ -331,6 +331,11 @@ func TestStandBy_WhatEndsIsWithdrawn(t *testing.T) {
 	b.expect()
 
 	b = prepared()
+	b.r.Greeted(b.now, false) // the same one still keeps it
+	b.workloads = nil
+	b.expect(withdraw(1))
+
+	b = prepared()
 	b.frozen = true
 	b.expect()
 	if b.r.Preparations() != 1 {
