@@ -305,13 +305,17 @@ func (s *Supervisor) standsBy(digest image.Digest) bool {
 	return false
 }
 
-// withdrawPreparation takes back what meshd asked for. What is under way goes on for nobody, since a launch may share it.
+// withdrawPreparation takes back what meshd asked for. What is under way ends, because the next one waits behind it; a
+// launch that shares a pull goes on with that.
 func (s *Supervisor) withdrawPreparation(id InstanceID) {
 	delete(s.ahead.standby, id)
 	if p := s.ahead.byID[id]; p != nil {
 		delete(s.ahead.byID, id)
 		kind := p.job.spec.Runtime
 		s.ahead.waiting[kind] = slices.DeleteFunc(s.ahead.waiting[kind], func(o *preparation) bool { return o == p })
+		if p.cancel != nil {
+			p.cancel()
+		}
 	}
 }
 

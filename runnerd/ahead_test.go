@@ -241,6 +241,39 @@ func TestStandby_PruneLeavesWhatStandsBy(t *testing.T) {
 	}
 }
 
+// TestStandby_WhatIsWithdrawnHoldsUpNothing: its pull ends, and the next one begins.
+func TestStandby_WhatIsWithdrawnHoldsUpNothing(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	spec := c.spec(v1.Config{}, "true")
+	wrong := *spec
+	wrong.Image = c.registry.Host + "/test/wrong:1"
+	wrong.ImageDigest[0]++
+	held := make(chan struct{}, 100)
+	c.registry.Wrap(func(inner http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if strings.Contains(q.URL.Path, "/test/wrong/") {
+				held <- struct{}{}
+				<-q.Context().Done() // as slow as can be
+				return
+			}
+			inner.ServeHTTP(w, q)
+		})
+	})
+	d := c.daemon(0)
+	d.Run(t)
+	client := d.Connect()
+	id := client.Prepare("spread.web", 0, &wrong)
+	<-held
+	right := client.Prepare("spread.web", 0, spec)
+	client.Withdraw(id)
+	if reason := client.AwaitPrepared(right, 1); reason != "" {
+		t.Error(reason)
+	}
+	if client.Prepared(id) != 0 {
+		t.Error("what was withdrawn is answered")
+	}
+}
+
 // TestStandby_WhatIsWithdrawnIsPruned, also while it waits to be fetched; an instance does not notice.
 func TestStandby_WhatIsWithdrawnIsPruned(t *testing.T) {
 	c := newContainers(t, "allow_unlimited")

@@ -262,17 +262,12 @@ func (r *run) askPreparations() {
 	}
 }
 
-// endPreparing forgets what this Run did not want, but for what the helper still has to answer: it counts until then. The
-// helper is told, so that it does not keep for hours what nobody will start; where an instance is, that is known without.
+// endPreparing forgets what this Run did not want. The helper is told: it does not go on with that, which something else may
+// wait for, and does not keep for hours what nobody will start. Where an instance is, that is known without.
 func (r *run) endPreparing() {
 	first := len(r.actions)
 	for id, p := range r.preparations {
-		end := p.asked.Add(PreparePatience)
-		switch {
-		case p.round == r.round:
-			continue
-		case p.asked != 0 && !end.Reached(r.now):
-			r.wake(end) // another one may wait for its place
+		if p.round == r.round {
 			continue
 		}
 		delete(r.preparations, id)
@@ -280,6 +275,9 @@ func (r *run) endPreparing() {
 		_, started := r.asked[actionID{Start, id}]
 		if p.tried && r.Prepares && !here && !started {
 			r.actions = append(r.actions, Action{Kind: Withdraw, ID: id})
+		}
+		if p.asked != 0 {
+			r.wake(r.now) // another one may wait for its place
 		}
 	}
 	slices.SortFunc(r.actions[first:], func(a, b Action) int { return compareID(a.ID, b.ID) })

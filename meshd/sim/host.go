@@ -126,7 +126,8 @@ func (h *host) Do(action reconcile.Action) bool {
 			h.check(action)
 		case reconcile.Prepare:
 			h.prepare(action)
-		case reconcile.Withdraw: // what is kept for it, this host never makes room of
+		case reconcile.Withdraw:
+			h.withdraw(action)
 		default:
 			h.stop(action)
 		}
