@@ -89,7 +89,7 @@ func (r *Reconciler) Greeted(now clock.Instant, anew bool) {
 				again = now.Add(backoff(p.interrupted - 1))
 			}
 		}
-		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", false
+		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", p.tried && !anew
 	}
 }
 
@@ -262,8 +262,8 @@ func (r *run) askPreparations() {
 	}
 }
 
-// endPreparing forgets what this Run did not want. The helper is told, so that it does not fetch, nor keep for hours, what
-// nobody will start; where an instance is, that is known without.
+// endPreparing forgets what this Run did not want. The helper is told: it does not go on with that, which something else may
+// wait for, and does not keep for hours what nobody will start. Where an instance is, that is known without.
 func (r *run) endPreparing() {
 	first := len(r.actions)
 	for id, p := range r.preparations {
@@ -275,6 +275,9 @@ func (r *run) endPreparing() {
 		_, started := r.asked[actionID{Start, id}]
 		if p.tried && r.Prepares && !here && !started {
 			r.actions = append(r.actions, Action{Kind: Withdraw, ID: id})
+		}
+		if p.asked != 0 {
+			r.wake(r.now) // another one may wait for its place
 		}
 	}
 	slices.SortFunc(r.actions[first:], func(a, b Action) int { return compareID(a.ID, b.ID) })

@@ -267,23 +267,41 @@ func (b *bench) rankAllFirst(cell wire.CellID) {
 	b.workloads = kept
 }
 
-// What is not wanted any more is withdrawn before it is answered, and the answer counts for nothing.
+// What is not wanted any more is withdrawn at once, so that what is wanted now does not wait behind it.
 func TestStandBy_WhatIsNotWantedAnyMoreIsNotWaitedFor(t *testing.T) {
 	b := standing(t)
 	b.ready[other] = 1
 	b.expect(prepare(1))
 	b.workloads[0].Digest, b.ready[other] = 2, 2
 	b.expect(prepare(2), withdraw(1))
-	if n := b.r.Preparations(); n != 1 {
-		t.Errorf("%d are known", n)
+	if d := b.r.Deadline(); d != b.now {
+		t.Errorf("deadline in %v: who waits for its place is asked for now", d.Sub(b.now))
+	}
+	if _, ok := b.r.Preparation(InstanceID{10, 0, 1}); ok || b.r.Preparations() != 1 {
+		t.Error("the former version is known")
 	}
 	if b.r.Prepared(b.now, InstanceID{10, 0, 1}, "") || b.r.Prepared(b.now, InstanceID{10, 0, 3}, "") {
 		t.Error("an answer that nobody waits for counts")
 	}
 	b.workloads = nil
 	b.expect(withdraw(2))
-	if n := b.r.Preparations(); n != 0 {
-		t.Errorf("%d are known", n)
+	b.expect()
+}
+
+// While this cell may not start anything, or others update first, what is under way for an update goes on.
+func TestF75_APauseWithdrawsNothing(t *testing.T) {
+	for _, pause := range []func(b *bench, is bool){
+		func(b *bench, is bool) { b.hold = is }, func(b *bench, is bool) { b.unsure = is },
+		func(b *bench, is bool) { b.unready = is },
+	} {
+		b := updating(t)
+		b.expect(prepare(1))
+		pause(b, true)
+		b.expect()
+		pause(b, false)
+		b.expect()
+		b.answer(1, "")
+		b.expect(stop(7))
 	}
 }
 
@@ -319,6 +337,11 @@ func TestStandBy_WhatEndsIsWithdrawn(t *testing.T) {
 	b.r.Greeted(b.now, true)
 	b.workloads = nil
 	b.expect()
+
+	b = prepared()
+	b.r.Greeted(b.now, false) // the same one still keeps it
+	b.workloads = nil
+	b.expect(withdraw(1))
 
 	b = prepared()
 	b.frozen = true

@@ -81,9 +81,9 @@ const (
 	// instance that is Denied.
 	Check Kind = 3
 	// Prepare asks to fetch and compile what a Start would need, and to start nothing. It is answered by
-	// Reconciler.Prepared, or by an instance that is Denied.
+	// Reconciler.Prepared, or by an instance that is Denied, unless it is withdrawn.
 	Prepare Kind = 4
-	// Withdraw says that what a Prepare asked for is not wanted any more. It is not answered.
+	// Withdraw says that what a Prepare asked for is not wanted any more. It is not answered, nor is the Prepare then.
 	Withdraw Kind = 5
 )
 

@@ -126,8 +126,8 @@ func (h *host) Do(action reconcile.Action) bool {
 			h.check(action)
 		case reconcile.Prepare:
 			h.prepare(action)
-		case reconcile.Withdraw: // what is under way comes to its end here, for nobody
-			h.line = slices.DeleteFunc(h.line, func(o reconcile.Action) bool { return o.ID == action.ID })
+		case reconcile.Withdraw:
+			h.withdraw(action)
 		default:
 			h.stop(action)
 		}
