@@ -29,7 +29,7 @@ const (
 	// PrepareAgain is when a cell that stands by asks anew: the helper may have had to make room meanwhile.
 	PrepareAgain = 6 * time.Hour
 	// PreparePatience is how long an answer is waited for. An update goes on then as if it had come.
-	PreparePatience = 15 * time.Minute
+	PreparePatience = time.Hour
 	// PreparationsMax bounds what a cell stands by for, as much as the policy of a host may admit instances. What is
 	// beyond is not prepared.
 	PreparationsMax = 1024

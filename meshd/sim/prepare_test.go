@@ -397,7 +397,7 @@ func TestF75_ChangesWhileItIsPrepared(t *testing.T) {
 	if !n.host.here[specs[1].Image] {
 		t.Fatal("what was prepared in vain is gone")
 	}
-	run(t, w, 14*time.Minute)
+	run(t, w, 59*time.Minute)
 	if serves(w, specs[2].Image) != 1 {
 		t.Error("what serves has ended though nobody has answered")
 	}
