@@ -126,7 +126,13 @@ func TestLogsOfEveryReplicaFromAnyCell(t *testing.T) {
 	f.run(from, 1, "logs", "nothing")
 
 	follow := f.background(from, "logs", "-f", "hello")
+	one, other := f.background(from, "logs", "-f", "hello/0"), f.background(from, "logs", "-f", "hello/1")
 	f.waitSeen(follow, "listening on", 2)
+	f.waitSeen(one, "listening on", 1)
+	f.waitSeen(other, "listening on", 1)
+	if f.index(from, holders[0]) == 1 {
+		one, other = other, one
+	}
 	if err := holders[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -135,11 +141,36 @@ func TestLogsOfEveryReplicaFromAnyCell(t *testing.T) {
 	if !strings.Contains(text, "does not answer") || !strings.Contains(text, "now on") {
 		t.Fatalf("nobody said what happened:\n%s", text)
 	}
+	// One replica was followed: that it runs elsewhere now is said, and of the other one nothing is mixed in.
+	f.waitSeen(one, "goes on as hello/", 1)
+	f.waitSeen(one, "listening on", 2)
+	if text := other.seen(); strings.Count(text, "listening on") != 1 {
+		t.Errorf("the output of another replica came as well:\n%s", text)
+	}
 	f.run(from, 0, "delete", "hello")
 	f.waitSeen(follow, "was deleted", 1)
 	if err := <-follow.done; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// index is the number of the replica that runs on a cell.
+func (f *fixture) index(from, on *cluster.Cell) int {
+	f.t.Helper()
+	status, err := from.Status(f.t.Context())
+	there, err2 := on.Status(f.t.Context())
+	if err != nil || err2 != nil {
+		f.t.Fatal(err, err2)
+	}
+	for _, w := range status.Workloads {
+		for i, instance := range w.Instances {
+			if w.Key == key && instance.Cell == there.Cell.ID {
+				return i
+			}
+		}
+	}
+	f.t.Fatalf("%s runs nothing", on.Name)
+	return -1
 }
 
 // operatorKey makes a key for the commands of a test and returns the line for the hosts' policy.
@@ -170,7 +201,8 @@ func (f *fixture) fails(cell *cluster.Cell, exit int, message string, arguments 
 	}
 }
 
-// A program runs in a replica on another cell for an operator whom the host knows, and for nobody else (F137).
+// A program runs in a replica on another cell for an operator whom the host knows, and for nobody else
+// (F137).
 func TestF137_ExecNeedsAGrant(t *testing.T) {
 	stranger := operatorKey(t, "stranger")
 	strangerKey := os.Getenv("COLLOID_OPERATOR_KEY")
@@ -366,8 +398,8 @@ func terminalPair(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// A shell on a terminal, in a replica on another cell: its size and changes of it, control-C, the exit status,
-// and the own terminal as it was before.
+// A shell on a terminal, in a replica on another cell: its size and changes of it, control-C, the exit
+// status, and the own terminal as it was before.
 func TestExecOnATerminal(t *testing.T) {
 	line := operatorKey(t, "anna")
 	f := startWith(t, cluster.Options{Cells: 2, PolicyLines: "exec *\n" + line})

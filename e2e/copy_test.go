@@ -46,6 +46,8 @@ func TestF137_CopyStaysInTheInstance(t *testing.T) {
 	f.fails(from, 2, "no such file", "cp", filepath.Join(directory, "absent"), "hello/0:x")
 	f.fails(from, 2, "one of both", "cp", "a", "b")
 	f.fails(from, 1, "hello/0: ", "cp", source, "hello/0:absent/below")
+	f.fails(from, 1, "absent/ is no directory", "cp", filepath.Join(source, "sub", "data"), "hello/0:absent/")
+	f.fails(from, 2, "no such directory", "cp", "hello/0:copy/sub/data", filepath.Join(directory, "absent")+"/")
 	f.interruptedCopies(from, directory)
 }
 

@@ -43,18 +43,27 @@ func (f *fixture) netcheck(ctx context.Context, cell *cluster.Cell) (netcheck, e
 	return answer, err
 }
 
+// matrix is how every cell reaches every other one.
+type matrix struct {
+	table string
+	again []string           // pairs that took more than one attempt
+	odd   [][2]*cluster.Cell // these, and those that are not as theory has it
+	ids   map[*cluster.Cell]string
+}
+
 // matrix asks every cell how it reaches every other one and compares with the theory.
-func (f *fixture) matrix(ctx context.Context) (table string, again []string, problem error) {
+func (f *fixture) matrix(ctx context.Context) (seen matrix, problem error) {
 	ids := make(map[string]*cluster.Cell)
+	seen.ids = make(map[*cluster.Cell]string)
 	answers := make([]netcheck, len(f.Cells))
 	for i, cell := range f.Cells {
 		status, err := cell.Status(ctx)
 		if err != nil {
-			return "", nil, err
+			return matrix{}, err
 		}
-		ids[status.Cell.ID] = cell
+		ids[status.Cell.ID], seen.ids[cell] = cell, status.Cell.ID
 		if answers[i], err = f.netcheck(ctx, cell); err != nil {
-			return "", nil, err
+			return matrix{}, err
 		}
 	}
 	var text strings.Builder
@@ -65,9 +74,9 @@ func (f *fixture) matrix(ctx context.Context) (table string, again []string, pro
 	text.WriteString("\n")
 	for i, cell := range f.Cells {
 		fmt.Fprintf(&text, "%-16s", cell.Router())
-		seen := make(map[*cluster.Cell]uds.CellInfo)
+		peers := make(map[*cluster.Cell]uds.CellInfo)
 		for _, peer := range answers[i].Peers {
-			seen[ids[peer.ID]] = peer
+			peers[ids[peer.ID]] = peer
 		}
 		for _, other := range f.Cells {
 			if other == cell {
@@ -78,7 +87,7 @@ func (f *fixture) matrix(ctx context.Context) (table string, again []string, pro
 			if canBeDirect(f.Cells[0], cell, other) {
 				want = "d"
 			}
-			peer, known := seen[other]
+			peer, known := peers[other]
 			path := "?"
 			if known && peer.Path != "" {
 				path = peer.Path[:1]
@@ -87,6 +96,7 @@ func (f *fixture) matrix(ctx context.Context) (table string, again []string, pro
 			direct := path == "d" || path == "p"
 			if direct != (want == "d") || path != "r" && !direct {
 				mark = "!"
+				seen.odd = append(seen.odd, [2]*cluster.Cell{cell, other})
 				problem = fmt.Errorf("%s (%s) to %s (%s): %q, want %s", cell.Name, cell.Router(), other.Name,
 					other.Router(), peer.Path, want)
 			}
@@ -94,13 +104,35 @@ func (f *fixture) matrix(ctx context.Context) (table string, again []string, pro
 				path = "s"
 			}
 			if want == "d" && peer.PathAttempts > 1 {
-				again = append(again, fmt.Sprintf("%s to %s took %d attempts", cell.Router(), other.Router(), peer.PathAttempts))
+				seen.again = append(seen.again, fmt.Sprintf("%s (%s) to %s (%s) took %d attempts", cell.Name, cell.Router(),
+					other.Name, other.Router(), peer.PathAttempts))
+				seen.odd = append(seen.odd, [2]*cluster.Cell{cell, other})
 			}
 			fmt.Fprintf(&text, " %s/%s%s", want, path, mark)
 		}
 		text.WriteString("\n")
 	}
-	return text.String(), again, problem
+	seen.table = text.String()
+	return seen, problem
+}
+
+// history prints what the daemons of a few pairs said about their paths and their classes.
+func (f *fixture) history(seen matrix) {
+	f.t.Helper()
+	for _, pair := range seen.odd[:min(len(seen.odd), 6)] {
+		var lines []string
+		for side, cell := range pair {
+			other := seen.ids[pair[1-side]]
+			for line := range strings.Lines(cell.LogTail(8 << 20)) {
+				_, path, about := strings.Cut(line, "debug: path to ")
+				if !about && strings.Contains(line, "debug: ") || strings.HasPrefix(path, other) {
+					lines = append(lines, line[:min(len(line), 26)]+" "+cell.Name+line[min(len(line), 26):])
+				}
+			}
+		}
+		slices.Sort(lines)
+		f.t.Logf("%s (%s) and %s (%s):\n%s", pair[0].Name, pair[0].Router(), pair[1].Name, pair[1].Router(), strings.Join(lines, ""))
+	}
 }
 
 // natRouters are two cells of each kind, and one of the last.
@@ -114,26 +146,27 @@ var natRouters = []cluster.Router{cluster.NoRouter, cluster.NoRouter,
 // else through a relay. Then routers forget and fail, and the cells behind them come back (F31 to F36).
 func TestF31_F33_F35_F36_EveryPairOfRouters(t *testing.T) {
 	needRoot(t, "makes namespaces with routers between them")
+	t.Setenv("COLLOID_DEBUG", "1")
 	f := startWith(t, cluster.Options{Routers: natRouters})
-	var table string
-	var again []string
+	var seen matrix
 	begin := time.Now()
 	// A symmetric cell searches for one partner after the other, and begins when it has something to say to it.
 	err := cluster.WaitFor(t.Context(), 120*time.Second, "every pair to be as theory has it", func(ctx context.Context) error {
-		now, second, err := f.matrix(ctx)
-		if now != "" { // else a daemon was too slow to tell, and what the last look showed is worth more
-			table, again = now, second
+		now, err := f.matrix(ctx)
+		if now.table != "" { // else a daemon was too slow to tell, and what the last look showed is worth more
+			seen = now
 		}
 		time.Sleep(2 * time.Second)
 		return err
 	})
 	t.Logf("want/seen: d direct, p punched, s punched by search, r relayed; %v after all cells were there\n%s",
-		time.Since(begin).Round(time.Millisecond), table)
+		time.Since(begin).Round(time.Millisecond), seen.table)
+	f.history(seen)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(again) > 0 {
-		t.Errorf("not at the first attempt: %v", again)
+	if len(seen.again) > 0 {
+		t.Errorf("not at the first attempt: %v", seen.again)
 	}
 	f.classes()
 	f.rebinding()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,8 +14,9 @@ import (
 	"colloid.net/e2e/cluster"
 )
 
-// Signals reach the program, all that make sense, also while it reads nothing of an input that is full; the second of those
-// that ask to end ends the connection. And who is told nothing more by a daemon that was killed hears of it soon.
+// Signals reach the program, all that make sense, also while it reads nothing of an input that is full; the
+// second of those that ask to end ends the connection. And who is told nothing more by a daemon that was
+// killed hears of it soon.
 func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 	line := operatorKey(t, "anna")
 	f := startWith(t, cluster.Options{Cells: 2, PolicyLines: "exec hello\n" + line})
@@ -61,6 +63,9 @@ func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 		c.Process.Signal(signal)
 		soon(c, 77, "", 5*time.Second)
 	}
+	f.run(from, 0, "exec", "hello/0", "--", "sh", "-c", "head -c 1000000 /dev/zero > zeros")
+	f.endsUnread(from, syscall.SIGINT, 255, "exec", "hello/0", "--", "yes")
+	f.endsUnread(from, syscall.SIGTERM, 130, "cp", "hello/0:zeros", "/dev/stdout")
 
 	// The daemon of the other end: of a copy under way, of a program, and of a log.
 	large := filepath.Join(t.TempDir(), "large")
@@ -81,6 +86,40 @@ func TestSignalsOvertakeInputAndRestartsAreTold(t *testing.T) {
 	}
 	soon(c, 255, "its daemon was restarted", 6*time.Second)
 	f.answers(from, 1)
+}
+
+// endsUnread lets a command fill a pipe that nobody reads and sends it a signal, twice. It must end all the
+// same.
+func (f *fixture) endsUnread(from *cluster.Cell, signal syscall.Signal, exit int, arguments ...string) {
+	f.t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer read.Close()
+	c := exec.Command(f.Program("colloid"), append([]string{"--socket", from.Socket()}, arguments...)...)
+	c.Stdout, c.Stderr = write, write
+	err = c.Start()
+	write.Close()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	time.Sleep(1500 * time.Millisecond)
+	for range 2 {
+		_ = c.Process.Signal(signal)
+		time.Sleep(200 * time.Millisecond)
+	}
+	select {
+	case <-done:
+		if c.ProcessState.ExitCode() != exit {
+			f.t.Errorf("%q after two of %v: %v, expected %d", arguments, signal, c.ProcessState, exit)
+		}
+	case <-time.After(10 * time.Second):
+		c.Process.Kill()
+		f.t.Errorf("%q goes on 10 s after two of %v", arguments, signal)
+	}
 }
 
 // Followers of one user, forty of them, leave room for everybody; a refusal is whole and has status 1.

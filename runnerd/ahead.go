@@ -116,14 +116,16 @@ func (s *Supervisor) prepareExisting(from *session, i *instance) {
 	s.ahead.launching[i.id] = from
 }
 
-// nextPreparation begins one that waits, where none is under way.
+// nextPreparation begins one that waits, where none is under way. It may have waited for hours, so the policy is asked once
+// more.
 func (s *Supervisor) nextPreparation(kind workload.Runtime) {
-	queue := s.ahead.waiting[kind]
-	if len(queue) == 0 || s.ahead.running[kind] != nil {
+	if s.ahead.running[kind] != nil {
 		return
 	}
-	p := queue[0]
-	s.ahead.waiting[kind] = slices.Clone(queue[1:])
+	p := s.takePreparation(kind)
+	if p == nil {
+		return
+	}
 	s.ahead.running[kind] = p
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
@@ -139,6 +141,22 @@ func (s *Supervisor) nextPreparation(kind workload.Runtime) {
 		}
 		s.post(func() { s.preparationOver(p, err) })
 	})
+}
+
+// takePreparation gives the first one that waits and is still allowed, nil if there is none.
+func (s *Supervisor) takePreparation(kind workload.Runtime) *preparation {
+	for len(s.ahead.waiting[kind]) > 0 {
+		p := s.ahead.waiting[kind][0]
+		s.ahead.waiting[kind] = slices.Clone(s.ahead.waiting[kind][1:])
+		_, err := s.check(p.job.spec)
+		if err == nil {
+			return p
+		}
+		delete(s.ahead.byID, p.id)
+		s.audit.write(peer{}, 0, "prepare "+p.id.String()+" "+quoteKey(p.job.key), "denied: "+err.Error())
+		s.prepared(p.session, p.id, err)
+	}
+	return nil
 }
 
 // behindLaunches waits for launches that are under way.
@@ -287,7 +305,8 @@ func (s *Supervisor) standsBy(digest image.Digest) bool {
 	return false
 }
 
-// withdrawPreparation takes back what meshd asked for.
+// withdrawPreparation takes back what meshd asked for. What is under way ends, because the next one waits behind it; a
+// launch that shares a pull goes on with that.
 func (s *Supervisor) withdrawPreparation(id InstanceID) {
 	delete(s.ahead.standby, id)
 	if p := s.ahead.byID[id]; p != nil {

@@ -174,6 +174,44 @@ func TestStandby_TheQueueIsBounded(t *testing.T) {
 	}
 }
 
+// TestStandby_ThePolicyIsAskedWhenItsTurnComes: what was allowed when it was asked for and is not any more is not pulled.
+func TestStandby_ThePolicyIsAskedWhenItsTurnComes(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	first := c.spec(v1.Config{}, "true")
+	later := *first
+	later.Image = c.registry.Host + "/test/later:1"
+	later.ImageDigest[0]++
+	held, release := make(chan struct{}, 100), make(chan struct{})
+	c.registry.Wrap(func(inner http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			held <- struct{}{}
+			<-release
+			inner.ServeHTTP(w, q)
+		})
+	})
+	d := c.daemon(0)
+	d.Run(t)
+	client := d.Connect()
+	ids := []runnerd.InstanceID{client.Prepare("spread.first", 0, first)}
+	<-held // it is under way
+	ids = append(ids, client.Prepare("spread.later", 0, &later))
+	text, _ := os.ReadFile(c.policy)
+	c.replacePolicy(string(text) + "\nimage_deny " + c.registry.Host + "/test/later\n")
+	client.AwaitAcknowledged(client.Send(&message.Command{Body: &message.Command_List{List: &message.List{}}}))
+	close(release)
+	if reason := client.AwaitPrepared(ids[0], 1); reason != "" {
+		t.Error(reason)
+	}
+	if reason := client.AwaitPrepared(ids[1], 1); !strings.Contains(reason, "image_deny") {
+		t.Errorf("%q", reason)
+	}
+	for _, line := range c.registry.Requests() {
+		if strings.Contains(line, "/test/later/") {
+			t.Errorf("it asked %s", line)
+		}
+	}
+}
+
 // TestStandby_PruneLeavesWhatStandsBy: it would be brought again. What an operator names goes.
 func TestStandby_PruneLeavesWhatStandsBy(t *testing.T) {
 	c := newContainers(t, "allow_unlimited")
@@ -200,6 +238,39 @@ func TestStandby_PruneLeavesWhatStandsBy(t *testing.T) {
 	}
 	if replies, err := h.do(operator.OperationList, "", nil); err != nil || len(images(replies)) != 0 {
 		t.Errorf("%+v, %v", images(replies), err)
+	}
+}
+
+// TestStandby_WhatIsWithdrawnHoldsUpNothing: its pull ends, and the next one begins.
+func TestStandby_WhatIsWithdrawnHoldsUpNothing(t *testing.T) {
+	c := newContainers(t, "allow_unlimited")
+	spec := c.spec(v1.Config{}, "true")
+	wrong := *spec
+	wrong.Image = c.registry.Host + "/test/wrong:1"
+	wrong.ImageDigest[0]++
+	held := make(chan struct{}, 100)
+	c.registry.Wrap(func(inner http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if strings.Contains(q.URL.Path, "/test/wrong/") {
+				held <- struct{}{}
+				<-q.Context().Done() // as slow as can be
+				return
+			}
+			inner.ServeHTTP(w, q)
+		})
+	})
+	d := c.daemon(0)
+	d.Run(t)
+	client := d.Connect()
+	id := client.Prepare("spread.web", 0, &wrong)
+	<-held
+	right := client.Prepare("spread.web", 0, spec)
+	client.Withdraw(id)
+	if reason := client.AwaitPrepared(right, 1); reason != "" {
+		t.Error(reason)
+	}
+	if client.Prepared(id) != 0 {
+		t.Error("what was withdrawn is answered")
 	}
 }
 

@@ -152,6 +152,9 @@ func (c *compileCaches) fill(own string, keyHash uint64, digest [32]byte, owner 
 		return
 	}
 	from := c.find(keyHash, digest)
+	if !c.isFor(own, digest) && clearCache(own) != nil { // what another module or engine left is of no use
+		return
+	}
 	if c.claim(own, digest) != nil || from == "" {
 		return
 	}

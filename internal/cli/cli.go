@@ -53,6 +53,8 @@ type app struct {
 	digests map[string][sha256.Size]byte
 	// endsItself: the command answers an interruption by itself, however long that takes; see execute.
 	endsItself atomic.Bool
+	// watches: the command goes on until it is interrupted, so that is no failure.
+	watches atomic.Bool
 }
 
 func (a *app) rootCommand() *cobra.Command {

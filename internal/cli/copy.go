@@ -133,6 +133,9 @@ func (t *copyTarget) receive(from io.Reader) (tree.Result, error) {
 // follows them, with what it knows of links that strangers put into common directories.
 func openTarget(local string) (*copyTarget, error) {
 	info, err := os.Lstat(local)
+	if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(local, "/") {
+		return nil, errors.New("there is no such directory")
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		root, name, err := rootOf(local)
 		return &copyTarget{root: root, name: name}, err

@@ -249,8 +249,12 @@ func (x *execution) started() {
 
 func (x *execution) passInput() {
 	buffer := make([]byte, 16<<10)
+	last := byte('\n')
 	for {
 		n, err := x.app.Input.Read(buffer)
+		if n > 0 {
+			last = buffer[n-1]
+		}
 		for rest := buffer[:n]; len(rest) > 0; {
 			size := x.allowance.take(len(rest))
 			if x.frames.Write(attach.KindInput, rest[:size]) != nil {
@@ -259,11 +263,17 @@ func (x *execution) passInput() {
 			rest = rest[size:]
 		}
 		if err != nil {
+			if x.request.Terminal && last != '\n' { // behind half a line the host's character for the end only sends the line
+				_ = x.frames.Write(attach.KindInput, []byte{endOfTransmission})
+			}
 			_ = x.frames.Write(attach.KindInputEnd, nil)
 			return
 		}
 	}
 }
+
+// endOfTransmission is control-D, which a terminal takes for the end of the input at the beginning of a line.
+const endOfTransmission = 4
 
 // allowance is how much input the host takes without waiting for the program, so that what is behind it in
 // the stream, signals above all, arrives also while the program does not read. Hosts of earlier versions say
@@ -373,6 +383,7 @@ func (x *execution) signals(ctx context.Context, stop <-chan struct{}) {
 				if ends {
 					x.interrupted.Store(true)
 					x.abandon()
+					x.endAnyway(stop, exitInterrupted)
 					return
 				}
 			default:
@@ -381,6 +392,7 @@ func (x *execution) signals(ctx context.Context, stop <-chan struct{}) {
 				}
 				if interrupts > 1 && ends || ctx.Err() != nil && number == unix.SIGHUP {
 					x.abandon()
+					x.endAnyway(stop, exitLost)
 					return
 				}
 				send(attach.KindSignal, []byte{byte(number)})
@@ -393,6 +405,22 @@ type attachFrame struct {
 	kind    attach.Kind
 	payload []byte
 }
+
+// endAnyway ends this command if it does not end by itself after abandon: whoever reads its output may not
+// do so any more, and a signal that was caught would then be of no use.
+func (x *execution) endAnyway(stop <-chan struct{}, status int) {
+	select {
+	case <-stop:
+	case <-time.After(abandonGrace):
+		if x.local != nil {
+			x.local.restore()
+		}
+		x.app.abandon(fail(status, "%s: interrupted", x.name))
+	}
+}
+
+// abandonGrace is what a copy may need to remove what is not complete.
+const abandonGrace = 2 * time.Second
 
 // abandon ends the connection, also while somebody waits to write to it; the cell then ends the stream.
 func (x *execution) abandon() {

@@ -225,3 +225,55 @@ func TestRefusedConnectionsSayWhy(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A terminal takes control-D for the end only at the beginning of a line: behind half a line it takes two,
+// of which the host sends one.
+func TestTheEndOfInputReachesATerminal(t *testing.T) {
+	for input, want := range map[string]string{"half": "half\x04", "line\n": "line\n", "": ""} {
+		for _, terminal := range []bool{true, false} {
+			client, server := net.Pipe()
+			go func() {
+				defer server.Close()
+				x := &execution{
+					app: &app{Environment: Environment{Input: strings.NewReader(input)}}, allowance: newAllowance(),
+					request: &attach.Request{Terminal: terminal}, frames: attach.NewWriter(server),
+				}
+				x.passInput()
+			}()
+			var got []byte
+			for reader := attach.NewReader(client); ; {
+				kind, payload, err := reader.Next()
+				if err != nil || kind == attach.KindInputEnd {
+					break
+				}
+				got = append(got, payload...)
+			}
+			if expected := want; terminal && string(got) != expected || !terminal && string(got) != input {
+				t.Errorf("%q, terminal %v: %q", input, terminal, got)
+			}
+		}
+	}
+}
+
+// A name with a slash in the end means a directory, so no file takes it.
+func TestCopyMakesNoFileOfADirectorysName(t *testing.T) {
+	d := newFake(t)
+	directory := t.TempDir()
+	r := d.run("", "cp", "web/0:x", directory+"/absent/")
+	if r.exit != ExitUsage || !strings.Contains(r.errors, "no such directory") {
+		t.Errorf("exit %d, %q", r.exit, r.errors)
+	}
+}
+
+// What is no file is not recommended to be made one's own.
+func TestOperatorKeyIsAFile(t *testing.T) {
+	for _, path := range []string{"/dev/null", t.TempDir()} {
+		a := &app{Environment: Environment{Variable: func(name string) string {
+			return map[string]string{environmentOperatorKey: path}[name]
+		}}}
+		if _, err := a.operatorKey(); err == nil || !strings.Contains(err.Error(), "is no file") ||
+			strings.Contains(err.Error(), "chmod") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

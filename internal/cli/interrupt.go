@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 )
 
@@ -37,8 +38,30 @@ func (a *app) abandonAfter(ctx context.Context, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-time.After(interruptGrace):
-		if !a.endsItself.Load() {
-			a.Abandon(report(a.Errors, errInterrupted))
+		switch {
+		case a.endsItself.Load():
+		case a.watches.Load(): // that is how it ends
+			a.abandon(nil)
+		default:
+			a.abandon(errInterrupted)
 		}
 	}
+}
+
+// abandon ends the process with an error. Whoever does not read standard output may not read what is said
+// either, so that is not waited for.
+func (a *app) abandon(err error) {
+	if a.Abandon == nil {
+		return
+	}
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		report(a.Errors, err)
+	}()
+	select {
+	case <-said:
+	case <-time.After(interruptGrace):
+	}
+	a.Abandon(report(io.Discard, err))
 }

@@ -20,6 +20,8 @@ const (
 	logsGatherMax = 8 << 20
 	// logsRetry is the pause before a log is asked for again.
 	logsRetry = 2 * time.Second
+	// logsNever is a time, in Unix milliseconds, that no clock has yet.
+	logsNever = 1 << 48
 	// logsHeld bounds a line that is printed in one piece.
 	logsHeld = 64 << 10
 )
@@ -34,7 +36,7 @@ func (a *app) logsCommand() *cobra.Command {
 		Long: `Shows standard output and standard error of every replica, wherever it runs, line by line with the replica in
 front. WORKLOAD/INDEX is one replica by its number in "colloid status", WORKLOAD@CELL those on one machine.
 Each replica keeps its last 10 to 20 MiB, across restarts. With --follow the command goes on with what comes,
-and finds replicas that move or come back. Ends with status 1 if the output of a replica cannot be had.`,
+and finds replicas that move or come back; of a replica by its number it goes on with the one that takes its place. Ends with status 1 if the output of a replica cannot be had.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			var err error
@@ -87,7 +89,8 @@ type follower struct {
 	sources map[instance]*source
 	events  chan logEvent
 	printer logPrinter
-	failed  bool // the output of a replica could not be had
+	chain   *chain // where one replica by its number was asked for
+	failed  bool   // the output of a replica could not be had
 	said    string
 }
 
@@ -97,6 +100,7 @@ type source struct {
 	host    string
 	remote  *remote
 	open    bool
+	fresh   bool      // it was not there at first
 	present bool      // what was kept has come
 	retry   time.Time // not before, after a failure
 	gone    bool      // its cell does not answer, which was said
@@ -132,6 +136,9 @@ func (a *app) logs(ctx context.Context, f *follower) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := known(status, f.key); err != nil {
+		return err
+	}
 	replicas, err := f.reference.find(status, f.key)
 	if err != nil {
 		return err
@@ -140,13 +147,18 @@ func (a *app) logs(ctx context.Context, f *follower) (err error) {
 		return fail(ExitError, "%s runs nowhere yet: `colloid explain %s` says why", printable(f.key), printable(f.key))
 	}
 	f.printer.single = f.reference.index >= 0 || f.reference.cell != "" && len(replicas) == 1
-	f.printer.gathering = true
+	f.printer.gathering = !f.printer.single // one has nothing to be put in order with
+	if f.reference.index >= 0 {
+		f.chain = newChain(&replicas[0], f.key, status)
+	}
+	a.watches.Store(f.follow)
 	if f.streams, err = dialStreams(s); err != nil {
 		return err
 	}
 	defer f.disconnect()
 	s.close() // one connection for each command that stays
 	f.look(status, replicas)
+	f.printer.started = f.printer.started || !f.printer.gathering
 	err = f.run(ctx)
 	f.printer.flush()
 	if err == nil && f.failed && !f.follow {
@@ -181,6 +193,9 @@ func (f *follower) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+			if !f.follow {
+				return ctx.Err() // not all of it was shown
+			}
 			return nil
 		case event := <-f.events:
 			f.handle(event)
@@ -221,88 +236,15 @@ func (f *follower) say(format string, arguments ...any) {
 	f.app.talk("colloid: "+format, arguments...)
 }
 
-// lookAgain finds what has changed in the cluster; it reports true when there is nothing to follow any more.
-func (f *follower) lookAgain() bool {
-	if f.streams != nil && f.streams.ended() {
-		f.say("%s: waiting for the daemon", streamTrouble(f.streams.broken))
-		f.disconnect()
-	}
-	s, err := f.app.dial()
-	if err != nil {
-		return false // what carries the streams ends as well
-	}
-	defer s.close()
-	status, err := s.status(false)
-	if err != nil {
-		return false
-	}
-	if f.streams == nil {
-		if f.streams, err = dialStreams(s); err != nil {
-			return false
-		}
-		f.say("connected to the daemon again")
-	}
-	exists := false
-	for _, w := range status.Workloads {
-		exists = exists || w.Key == f.key
-	}
-	if !exists && status.Cell.Authoritative {
-		f.say("%s was deleted", printable(f.key))
-		return true
-	}
-	replicas, err := f.reference.find(status, f.key)
-	if err != nil {
-		replicas = nil // a number or a cell that is not there now
-	}
-	f.look(status, replicas)
-	return false
-}
-
-// look opens what is not open. What has gone from the list ends by itself.
-func (f *follower) look(status *uds.Status, replicas []replica) {
-	listed := map[instance]bool{}
-	for _, r := range replicas {
-		id := r.instance()
-		listed[id] = true
-		s := f.sources[id]
-		if s == nil {
-			s = &source{replica: r, host: hostOf(status, r.info.Cell)}
-			if f.sources[id] = s; f.printer.started {
-				f.say("%s: now on %s", r.name(), s.host)
-			}
-		}
-		s.replica = r
-		switch {
-		case r.info.State == "unreachable":
-			if !s.gone {
-				s.gone = true
-				f.failed = true
-				f.say("%s: its cell %s does not answer", r.name(), s.host)
-			}
-		case s.gone:
-			s.gone = false
-			f.say("%s: its cell %s answers again", r.name(), s.host)
-		}
-		if !s.open && !s.gone && !time.Now().Before(s.retry) {
-			f.open(s)
-		}
-	}
-	for id, s := range f.sources {
-		if !listed[id] && !s.open {
-			delete(f.sources, id)
-		}
-	}
-}
-
 func (f *follower) open(s *source) {
 	request := s.replica.request()
 	request.Follow, request.SinceUnixMilliseconds = f.follow, uint64(f.since)
 	switch {
 	case s.last > 0: // again: from where it ended
 		request.SinceUnixMilliseconds, s.skip = uint64(s.last), s.seen
-	case f.printer.started: // it is new, so all of it is
-	case f.tail == 0:
-		request.SinceUnixMilliseconds = uint64(time.Now().UnixMilli())
+	case s.fresh: // so all of it is
+	case f.tail == 0: // nothing of what is kept, whatever the clock of its cell says
+		request.SinceUnixMilliseconds = logsNever
 	case f.tail > 0:
 		request.TailLines = uint32(min(f.tail, 1<<31))
 	}
@@ -367,7 +309,9 @@ func (f *follower) line(s *source, line attach.Line) {
 			return
 		}
 		if line.UnixMilliseconds == s.last {
-			s.skip--
+			if !line.Partial { // parts of a line are one
+				s.skip--
+			}
 			return
 		}
 		s.skip = 0

@@ -60,6 +60,17 @@ func (p *logPrinter) finish(s *source) {
 		p.add(printedLine{s, s.last, s.held})
 		s.held = nil
 	}
+	if p.open == s {
+		p.endLine()
+	}
+}
+
+// endLine ends a line that has no end yet.
+func (p *logPrinter) endLine() {
+	if p.open != nil {
+		fmt.Fprintln(p.app.Output)
+		p.open = nil
+	}
 }
 
 func (p *logPrinter) add(line printedLine) {
@@ -75,10 +86,7 @@ func (p *logPrinter) add(line printedLine) {
 
 // flush prints what waits and ends the gathering.
 func (p *logPrinter) flush() {
-	if p.open != nil {
-		fmt.Fprintln(p.app.Output)
-		p.open = nil
-	}
+	p.endLine()
 	p.gathering, p.started, p.size = false, true, 0
 	slices.SortStableFunc(p.waiting, func(a, b printedLine) int { return int(a.time - b.time) })
 	for _, line := range p.waiting {
@@ -89,7 +97,8 @@ func (p *logPrinter) flush() {
 
 func (p *logPrinter) print(line printedLine, whole bool) {
 	var out bytes.Buffer
-	if p.open == nil {
+	if p.open != line.source {
+		p.endLine()
 		p.front(&out, line)
 	}
 	if p.terminal {

@@ -49,7 +49,7 @@ func TestReplicasAreNamedByPlace(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"web": "web/0 web/1 web/2", "web/1": "web/1", "web@two": "web/2", "web@00000000000000a1": "web/0 web/1",
-		"web/3": "!no replica 3, only 3", "web@three": "!no cell", "web/x": "!expected WORKLOAD/INDEX", "web/01": "!expected",
+		"web/3": "!no replica 3, only 3 (web/0 to web/2)", "web@three": "!no cell", "web/x": "!expected WORKLOAD/INDEX", "web/01": "!expected",
 		"web/-1": "!expected", "web@": "!names no cell", "web/": "!expected",
 	} {
 		r, err := parseReference(text)
@@ -111,6 +111,60 @@ func TestLinesOfReplicasAreMerged(t *testing.T) {
 	want := "web/0 a | first\nweb/1 b | second\nweb/0 a | third\nweb/1 b | fourth\nweb/1 b | fifth\nweb/1 b | sixth\n"
 	if output.String() != want {
 		t.Fatalf("%s", output.String())
+	}
+}
+
+// Parts of a line are one line where a log is opened again.
+func TestPartsOfALineAreSkippedTogether(t *testing.T) {
+	var output bytes.Buffer
+	a := &app{Environment: Environment{Output: &output, Errors: &output, Variable: func(string) string { return "" }}}
+	f := &follower{app: a, printer: newLogPrinter(a, false)}
+	f.printer.single = true
+	s := &source{replica: replica{key: "spread.web"}}
+	for round := range 2 {
+		if round == 1 {
+			s.skip = s.seen
+		}
+		for _, text := range []string{"a+", "b+", "c", "second"} {
+			f.line(s, attach.Line{UnixMilliseconds: 40, Text: []byte(strings.TrimSuffix(text, "+")), Partial: strings.HasSuffix(text, "+")})
+		}
+	}
+	f.line(s, attach.Line{UnixMilliseconds: 40, Text: []byte("third")})
+	if output.String() != "abc\nsecond\nthird\n" {
+		t.Fatalf("%q", output.String())
+	}
+}
+
+// The output of one replica is as it was written, whatever the length of its lines; where another one goes
+// on, that begins on a line of its own.
+func TestOneReplicaIsPrintedAsItIs(t *testing.T) {
+	var output bytes.Buffer
+	a := &app{Environment: Environment{Output: &output, Errors: &output, Variable: func(string) string { return "" }}}
+	f := &follower{app: a, printer: newLogPrinter(a, false)}
+	f.printer.single = true
+	one, two := &source{replica: replica{key: "spread.web"}}, &source{replica: replica{key: "spread.web"}}
+	long := strings.Repeat("x", 10*logsHeld)
+	for rest := long; rest != ""; rest = rest[attach.LineMax:] {
+		f.line(one, attach.Line{UnixMilliseconds: 1, Text: []byte(rest[:attach.LineMax]), Partial: len(rest) > attach.LineMax})
+	}
+	f.line(one, attach.Line{UnixMilliseconds: 2, Text: []byte("half"), Partial: true})
+	f.line(two, attach.Line{UnixMilliseconds: 3, Text: []byte("other"), Partial: true})
+	f.printer.finish(two)
+	if want := long + "\nhalf\nother\n"; output.String() != want {
+		t.Fatalf("%d bytes instead of %d, in the end %q", output.Len(), len(want), output.String()[max(0, output.Len()-20):])
+	}
+}
+
+// A full key of a workload that does not exist was never deleted, and runs nowhere "yet" neither.
+func TestKeysThatDoNotExist(t *testing.T) {
+	d := newFake(t)
+	d.status = sampleStatus(d)
+	for _, arguments := range []string{"logs spread.nothing", "logs -f spread.nothing", "logs spread.nothing/0", "exec spread.nothing/0 -- id",
+		"cp spread.nothing/0:x x"} {
+		r := d.run("", strings.Fields(arguments)...)
+		if r.exit != ExitError || r.errors != "colloid: no workload is named spread.nothing: see colloid status\n" {
+			t.Errorf("%s: exit %d, %q", arguments, r.exit, r.errors)
+		}
 	}
 }
 

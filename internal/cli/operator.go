@@ -138,7 +138,10 @@ func (a *app) operatorKey() (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, fail(ExitUsage, "%w", err)
 	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+	if !info.Mode().IsRegular() { // to make a device or a directory one's own would be bad advice
+		return nil, fail(ExitUsage, "%s is no file: name your operator key with $%s", path, environmentOperatorKey)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fail(ExitUsage, "%s may be read by others: make it yours with chmod 600", path)
 	}
 	text := make([]byte, 256)

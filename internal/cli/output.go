@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,13 +42,54 @@ func (o *output) Write(p []byte) (int, error) {
 func (o *output) while(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		select {
-		case <-o.failed:
-			cancel()
-		case <-ctx.Done():
+		tick := time.NewTicker(readerLook)
+		defer tick.Stop()
+		for {
+			select {
+			case <-o.failed:
+				cancel()
+				return
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if o.readerLeft() {
+					o.fail(unix.EPIPE)
+				}
+			}
 		}
 	}()
 	return ctx, cancel
+}
+
+// readerLook is how often a command that has nothing to write looks whether anybody would read it.
+const readerLook = time.Second
+
+// readerLeft reports that a pipe, socket or terminal is closed at its other end.
+func (o *output) readerLeft() (left bool) {
+	file, ok := o.to.(*os.File)
+	if !ok {
+		return false
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(poll, 0)
+		left = err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	})
+	return left
+}
+
+// fail notes an error as Write does.
+func (o *output) fail(err error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if o.err == nil {
+		o.err = err
+		close(o.failed)
+	}
 }
 
 // flush hears what some file systems say of what was written only when a descriptor is closed.

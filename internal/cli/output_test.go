@@ -73,6 +73,33 @@ func TestAReaderThatLeftEndsTheCommandQuietly(t *testing.T) {
 	}
 }
 
+// It is noticed also while there is nothing to write.
+func TestAReaderThatLeftEndsWhatIsQuiet(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer write.Close()
+	o := newOutput(write)
+	ctx, stop := o.while(t.Context())
+	defer stop()
+	select {
+	case <-ctx.Done():
+		t.Fatal("ended while somebody reads")
+	case <-time.After(readerLook + 200*time.Millisecond):
+	}
+	read.Close()
+	select {
+	case <-ctx.Done():
+	case <-time.After(5 * time.Second):
+		t.Fatal("goes on for nobody")
+	}
+	var text strings.Builder
+	if exit := report(&text, o.check(nil)); exit != ExitError || text.String() != "" {
+		t.Errorf("exit %d, %q", exit, text.String())
+	}
+}
+
 // An error of the command is still said, and the one of its output is not said twice.
 func TestOutputErrorsHideNoOtherError(t *testing.T) {
 	o := newOutput(failingWriter{})

@@ -64,6 +64,22 @@ func parseReference(text string) (reference, error) {
 	return r, nil
 }
 
+// known is an error if there is no such workload. A full key is not looked up before.
+func known(status *uds.Status, key string) error {
+	for _, w := range status.Workloads {
+		if w.Key == key {
+			return nil
+		}
+	}
+	return fail(ExitError, "no workload is named %s: see colloid status", printable(key))
+}
+
+// name is the reference as people type it, with what is short of the key.
+func (r *reference) name(key string) string {
+	_, name, _ := strings.Cut(key, ".")
+	return printable(name + "@" + r.cell)
+}
+
 // find gives the replicas that a reference means.
 func (r *reference) find(status *uds.Status, key string) ([]replica, error) {
 	var all []replica
@@ -87,8 +103,13 @@ func (r *reference) find(status *uds.Status, key string) ([]replica, error) {
 			}
 		}
 		return there, nil
+	case r.index >= len(all) && len(all) == 0:
+		return nil, fail(ExitError, "%s runs nowhere yet: `colloid explain %s` says why", printable(key), printable(key))
+	case r.index >= 1 && len(all) == 1:
+		return nil, fail(ExitError, "%s has no replica %d, only %s: see colloid status", printable(key), r.index, all[0].name())
 	case r.index >= len(all):
-		return nil, fail(ExitError, "%s has no replica %d, only %d: see colloid status", printable(key), r.index, len(all))
+		return nil, fail(ExitError, "%s has no replica %d, only %d (%s to %s): see colloid status", printable(key), r.index,
+			len(all), all[0].name(), all[len(all)-1].name())
 	case r.index >= 0:
 		return all[r.index : r.index+1], nil
 	}
@@ -107,6 +128,9 @@ func (a *app) one(s *session, text string) (*replica, *uds.Status, error) {
 	}
 	status, err := s.status(false)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := known(status, key); err != nil {
 		return nil, nil, err
 	}
 	found, err := r.find(status, key)

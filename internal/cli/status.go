@@ -66,6 +66,7 @@ func (a *app) showStatus(s *session, format outputFormat, metrics bool) error {
 func (a *app) watchStatus(ctx context.Context, format outputFormat) error {
 	ctx, stop := a.out.while(ctx)
 	defer stop()
+	a.watches.Store(true)
 	screen := isTerminal(a.Output)
 	for {
 		var picture strings.Builder

@@ -40,6 +40,7 @@ and prints one picture. The figures come from the cells themselves, which measur
 			live := isTerminal(a.Output) && !once && format != formatJSON
 			ctx, stop := a.out.while(command.Context())
 			defer stop()
+			a.watches.Store(live)
 			return a.with(func(s *session) error {
 				t := &top{app: a, usage: map[uint64]*cellUsage{}}
 				if len(arguments) > 0 {
@@ -117,6 +118,9 @@ func (t *top) run(ctx context.Context, s *session, live bool, format outputForma
 	for wait := topFirst + topFirst/2; ; wait = topInterval {
 		select {
 		case <-ctx.Done():
+			if !live {
+				return ctx.Err() // nothing was shown
+			}
 			return nil
 		case <-time.After(wait):
 		}

@@ -174,7 +174,7 @@ func explainStart(p Program, err error) error {
 func inheritedEnvironment(all []string) []string {
 	var kept []string
 	for _, variable := range all {
-		for _, prefix := range [...]string{"PATH=", "HOME=", "LANG=", "TZ=", "TMPDIR=", "GOTRACEBACK=", "GODEBUG="} {
+		for _, prefix := range [...]string{"PATH=", "HOME=", "LANG=", "TZ=", "TMPDIR=", "GOTRACEBACK=", "GODEBUG=", "COLLOID_DEBUG="} {
 			if len(variable) >= len(prefix) && variable[:len(prefix)] == prefix {
 				kept = append(kept, variable)
 			}

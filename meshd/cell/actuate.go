@@ -107,9 +107,9 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		Plan:          c.plan,
 		Workloads:     c.placementWorkloads(),
 		Frozen:        c.isFrozen,
-		Ready:         c.isReady,
+		Ready:         c.serves,
 		ReadyOld: func(keyHash uint64, cell wire.CellID, slot uint16) bool {
-			return c.isReady(keyHash, cell, slot, 0)
+			return c.serves(keyHash, cell, slot, 0)
 		},
 		Occupied:  c.isOccupied,
 		Halted:    c.isHalted,
@@ -117,7 +117,11 @@ func (c *Cell) reconcileInput() reconcile.Input {
 		Capacity:  c.runner.capacity(),
 		Drained:   c.isDrained(c.config.Self),
 		Prepares:  c.runner.hello.TakesPrepare,
-		Actual:    c.actualSorted(),
+		Unprepared: func(keyHash uint64) bool {
+			view := c.views.byHash[keyHash]
+			return view != nil && c.saysUnprepared(view)
+		},
+		Actual: c.actualSorted(),
 	}
 }
 
@@ -150,6 +154,14 @@ func (c *Cell) isReady(keyHash uint64, cell wire.CellID, slot uint16, digest uin
 		}
 	}
 	return false
+}
+
+// serves is isReady on a cell that nobody suspects. What a cell said before it went silent is no reason to end or to
+// replace what serves elsewhere: within seconds it has refuted that, or is dead.
+func (c *Cell) serves(keyHash uint64, cell wire.CellID, slot uint16, digest uint64) bool {
+	view := c.views.cells[cell]
+	suspect := cell != c.config.Self && view != nil && view.hasStatus && view.status.Life == state.Suspect
+	return !suspect && c.isReady(keyHash, cell, slot, digest)
 }
 
 func (c *Cell) endpointOf(keyHash uint64, cell wire.CellID) *state.CellEndpoint {

@@ -85,6 +85,14 @@ func TestF75_SAFE5_ReadyAndOccupied(t *testing.T) {
 	if !ready(1, 5) || !ready(1, 0) || ready(1, 6) || ready(0, 5) || c.isReady(hash, 9, 1, 5) {
 		t.Error("ready is not what it should be")
 	}
+	serves := func() bool { return c.serves(hash, 8, 1, 5) && c.serves(hash, 8, 1, 0) }
+	if !serves() {
+		t.Error("what is ready does not serve")
+	}
+	if view.status.Life = state.Suspect; serves() || !ready(1, 5) {
+		t.Error("what a suspected cell said is a reason to end what serves elsewhere")
+	}
+	view.status.Life = state.Alive
 	endpoint.Instances[0].State = state.EndpointDraining
 	if ready(1, 5) || ready(1, 0) {
 		t.Error("what leaves service is ready")

@@ -26,6 +26,9 @@ func (c *Cell) enterNetwork() {
 		Nonce: c.config.Random.Uint32, Send: c.send, SendTo: c.sendAddress, Check: c.checkAddress,
 		Suspected: c.detector.Suspected, Recheck: c.recheckAddress, NoSearch: c.config.NoPortSearch,
 	}
+	if c.config.Logger != nil {
+		options.Log = c.logPath
+	}
 	c.sockets, _ = c.config.Network.(Sockets)
 	if c.sockets != nil {
 		options.OpenSocket, options.CloseSocket, options.SendVia = c.sockets.OpenSocket, c.sockets.CloseSocket, c.sendVia
@@ -51,6 +54,14 @@ func (c *Cell) enterNetwork() {
 	c.nat = nat.New(options)
 	c.nat.SetMapped(c.mapped)
 	c.contactDue, c.contactSaid, c.againDue = 0, 0, 0
+}
+
+// logPath logs what happens to the path to a cell, 0 for what this one finds out about itself.
+func (c *Cell) logPath(id wire.CellID, text string) {
+	if id != 0 {
+		text = "path to " + id.String() + ": " + text
+	}
+	c.log(LevelDebug, text)
 }
 
 // question reports whether a message is answered by whoever gets it.

@@ -93,6 +93,12 @@ func (c *Cell) standbyVerdict(view *workloadView, ranked *placement.Ranked) stri
 // unprepared begins the reason of a verdict about what could not be prepared.
 const unprepared = "could not be prepared"
 
+// saysUnprepared reports whether a rollout has failed because this cell could not prepare it.
+func (c *Cell) saysUnprepared(view *workloadView) bool {
+	v := view.verdict
+	return v != nil && v.Cell == c.config.Self && strings.HasPrefix(v.Reason, unprepared)
+}
+
 // judgePreparation looks at what cannot be prepared for an update here. It has failed when it could not for as long as an
 // instance may take to become ready. What takes long and does not fail is not judged: what serves goes on meanwhile.
 func (c *Cell) judgePreparation(view *workloadView) {
@@ -104,7 +110,7 @@ func (c *Cell) judgePreparation(view *workloadView) {
 		return
 	}
 	if p.Failure == "" {
-		if v := view.verdict; p.Done && v != nil && v.Cell == c.config.Self && strings.HasPrefix(v.Reason, unprepared) {
+		if p.Done && c.saysUnprepared(view) {
 			c.publish(state.RolloutKey(state.WorkloadName(view.key), state.RolloutVerdict), nil) // now it would go
 		}
 		return

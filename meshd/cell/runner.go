@@ -58,13 +58,13 @@ func (r *runnerState) capacity() state.CellCapacity {
 	return r.hello.Capacity
 }
 
-// HelperHello starts a connection with runnerd. What the helper does not list afterwards is gone.
+// HelperHello starts a connection with runnerd, or a whole listing in one. What the helper does not list afterwards is gone.
 func (c *Cell) HelperHello(now clock.Instant, hello HelperHello) {
 	c.now = now
+	c.reconciler.Greeted(now, !c.runner.connected)
 	c.runner.connected, c.runner.known, c.runner.listed, c.runner.marked = true, true, false, false
 	c.runner.silent = false
 	c.runner.hello = hello
-	c.reconciler.Connected(now)
 	c.runner.unlisted = make(map[reconcile.InstanceID]struct{}, len(c.runner.actual))
 	for id := range c.runner.actual {
 		c.runner.unlisted[id] = struct{}{}

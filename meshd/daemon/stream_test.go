@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,8 +168,30 @@ func TestF152_RefusalsHaveReasons(t *testing.T) {
 	}
 }
 
-// A client that does not read stops the source, in another cell, and nothing piles up on the way. The cells go
-// on with everything else meanwhile.
+// Who finds a cell full hears what is full, and what to do (F152).
+func TestF152_BusyCellsSayWhatIsFull(t *testing.T) {
+	a, _, target := pair(t, reactor.DriverAuto)
+	var clients []*uds.StreamConnection
+	for range stream.PeerStreamsMax/48 + 1 { // 64 streams of one client are its bound too
+		clients = append(clients, dialStreams(t, a))
+	}
+	for i := range uint32(stream.PeerStreamsMax + 1) {
+		c := clients[i/48]
+		if err := c.Open(uds.StreamOpen{Handle: i, Kind: uds.StreamExec, Cell: uint64(target), Name: "spread.web"}); err != nil {
+			t.Fatal(err)
+		}
+		event := next(t, c)
+		if i < stream.PeerStreamsMax && !event.Opened {
+			t.Fatalf("%d: %+v", i, event)
+		}
+		if i == stream.PeerStreamsMax && (event.Err == nil || !strings.Contains(event.Err.Error(), "64 of them from one other: end some")) {
+			t.Fatalf("%+v", event)
+		}
+	}
+}
+
+// A client that does not read stops the source, in another cell, and nothing piles up on the way. The cells
+// go on with everything else meanwhile.
 func TestF152_SlowClientsHoldTheSourceBack(t *testing.T) {
 	a, b, target := pair(t, reactor.DriverAuto)
 	c := dialStreams(t, a)

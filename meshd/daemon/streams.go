@@ -179,7 +179,12 @@ func (s *clientStream) Closed(from *stream.Stream, reason stream.Reason) {
 	case stream.ReasonNoRoute, stream.ReasonHops, stream.ReasonLoop, stream.ReasonForgotten:
 		errno = uds.ErrorUnreachable
 	}
-	s.close(errno, fmt.Sprintf("stream to %s on cell %v: %v", from.Name(), from.Peer(), reason))
+	why := reason.String()
+	if reason == stream.ReasonBusy {
+		why = fmt.Sprintf("busy: a cell takes %d streams, %d of them from one other: end some that are open (logs -f, exec, top) "+
+			"and try again", stream.StreamsMax, stream.PeerStreamsMax)
+	}
+	s.close(errno, fmt.Sprintf("stream to %s on cell %v: %s", from.Name(), from.Peer(), why))
 }
 
 // Serve names who takes the streams of one kind that are opened to this cell; see cell.Cell.Serve. It must be

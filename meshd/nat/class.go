@@ -37,6 +37,10 @@ type view struct {
 
 	reports    [reportsMax]report // the last one of each observer
 	reportNext int
+	most       netip.AddrPort // where most observers see this cell if not all agree, see usual
+	other      netip.AddrPort // another place at the same router
+	fresh      bool           // something new was reported since that was found out
+	usualAt    clock.Instant
 }
 
 // reportsMax bounds the observers remembered in a scope; the oldest gives way. In larger clusters the agreement
@@ -47,6 +51,7 @@ type report struct {
 	observer netip.AddrPort
 	observed netip.AddrPort
 	at       clock.Instant
+	old      bool // somebody has seen this cell leave that place, see outdate
 }
 
 // moved notes a report and tells whether the same observer saw this cell elsewhere before: then the router
@@ -56,11 +61,17 @@ func (v *view) moved(now clock.Instant, observer, observed netip.AddrPort) bool 
 		r := &v.reports[i]
 		if r.observer == observer {
 			moved := r.observed != observed && now.Sub(r.at) < contactedFor
-			r.observed, r.at = observed, now
+			v.fresh = v.fresh || r.observed != observed || now.Sub(r.at) >= usualFor
+			before := r.observed
+			r.observed, r.at, r.old = observed, now, false
+			if moved { // what others said of the place before may be as old as what this one did
+				v.outdate(before)
+			}
 			return moved
 		}
 	}
-	v.reports[v.reportNext] = report{observer, observed, now}
+	v.fresh = true
+	v.reports[v.reportNext] = report{observer: observer, observed: observed, at: now}
 	v.reportNext = (v.reportNext + 1) % reportsMax
 	return false
 }
@@ -118,11 +129,11 @@ func (v *view) class(before wire.Reach, translated bool) wire.Reach {
 		return wire.ReachPublic
 	case open && before == wire.ReachPublic && v.missed < dialsRefute:
 		return wire.ReachPublic
-	case v.differed >= votesDiffer:
+	case v.differed >= votesDiffer && !v.most.IsValid():
 		return wire.ReachRelayed
-	case before == wire.ReachRelayed && v.agreed == 0:
+	case before == wire.ReachRelayed && v.agreed == 0 && !v.most.IsValid():
 		return wire.ReachRelayed
-	case v.agreed > 0 && (v.missed >= dialsRefute || v.refuted >= dialsProve || v.answered >= dialsProve):
+	case (v.agreed > 0 || v.most.IsValid()) && (v.missed >= dialsRefute || v.refuted >= dialsProve || v.answered >= dialsProve):
 		return wire.ReachPunched
 	case before == wire.ReachPunched:
 		return wire.ReachPunched
@@ -146,7 +157,7 @@ func (t *Traversal) Observed(now clock.Instant, by *overlay.Member, observed net
 		v.at = 0
 	}
 	// Everybody saw this cell at one place, and somebody sees it at another: the router has changed it, too.
-	settled := v.at != 0 && v.agreed >= votesDiffer && v.differed == 0 && v.observed != observed
+	settled := v.at != 0 && v.agreed >= votesDiffer && v.differed == 0 && v.observed != observed && !v.seen(now, observed)
 	v.observe(now, by.Address.Addr(), observed)
 	if v.moved(now, by.Address, observed) || settled {
 		if t.class[s] == wire.ReachPublic {
@@ -329,6 +340,8 @@ func (t *Traversal) Finding() Finding {
 	switch {
 	case v.at != 0 && !f.Translated:
 		f.Mapping = "none"
+	case v.most.IsValid():
+		f.Mapping = "one-port"
 	case v.differed >= votesDiffer:
 		f.Mapping = "per-destination"
 	case v.agreed > 0:
@@ -347,9 +360,12 @@ func (t *Traversal) Finding() Finding {
 func (t *Traversal) judge(now clock.Instant) {
 	for s := range t.views {
 		v := &t.views[s]
+		v.usual(now)
 		// As long as nobody has said where this cell is seen, one without a global address must be behind a router.
 		translated := v.at != 0 && !t.isOwn(v.observed) || v.at == 0 && !scope(s).private() && t.privateOnly()
 		if class := v.class(t.class[s], translated); class != t.class[s] {
+			t.tell(0, "%s: %v, was %v: %d observers agree, %d do not, seen at %v; %d calls arrived, %d did not, %d of strangers",
+				scopeNames[s], class, t.class[s], v.agreed, v.differed, v.observed, v.answered, v.missed, v.refuted)
 			t.class[s] = class
 			t.changed = true
 			t.forgiveAll(now) // whoever could not be reached before may be reachable now
@@ -361,8 +377,9 @@ func (t *Traversal) judge(now clock.Instant) {
 			t.homes = t.homes[:0]
 		}
 	}
-	if shown := t.shown(); shown != t.published {
-		t.published, t.changed = shown, true
+	if shown, other := t.shown(), t.views[t.scope()].other; shown != t.published || other != t.publishedOther {
+		t.published, t.publishedOther, t.changed = shown, other, true
+		t.tell(0, "seen at %v and %v", shown, other)
 	}
 }
 
@@ -376,6 +393,8 @@ func (t *Traversal) shown() netip.AddrPort {
 		return netip.AddrPort{}
 	case t.class[s] == wire.ReachRelayed:
 		return netip.AddrPortFrom(v.observed.Addr(), wire.Port)
+	case v.most.IsValid():
+		return v.most
 	case v.differed > 0 && t.published.IsValid():
 		return t.published // wait for what the next one says
 	}
@@ -393,6 +412,9 @@ func (t *Traversal) Candidates(dst []state.Candidate) []state.Candidate {
 			reach = wire.ReachPunched // worth an attempt, not a plain call
 		}
 		dst = append(dst, state.Candidate{Address: shown, Reach: reach})
+		if other := t.views[s].other; other.IsValid() && other != shown && reach == wire.ReachPunched {
+			dst = append(dst, state.Candidate{Address: other, Reach: reach})
+		}
 	}
 	for _, extra := range t.mapped {
 		if len(dst) < state.CandidatesMax &&

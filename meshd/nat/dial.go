@@ -80,7 +80,6 @@ func (t *Traversal) tickDial(now clock.Instant) {
 	}
 	d.next = now.Add(dialInterval)
 	v := &t.views[t.scope()]
-	t.seekObserver(now, v)
 	if t.reserved == 0 && (v.answered >= dialsProve || v.missed >= 2*dialsRefute || v.refuted >= dialsProve) {
 		d.next = now.Add(dialSettled)
 	}

@@ -72,6 +72,7 @@ type Path struct {
 	found       netip.AddrPort // the address that the last one led to
 
 	firstWanted clock.Instant // when an attempt was wanted first since the path was open, 0 = never
+	reach       wire.Reach    // class of the other one when that was looked at last
 	unanswered  int           // attempts in a row for which no coordinator answered
 	tries       int           // attempts without success
 	again       clock.Instant // earliest next one
@@ -179,8 +180,12 @@ func (t *Traversal) keeper(now clock.Instant, m *overlay.Member) wire.CellID {
 
 // relays reports whether a member can be this cell's relay now.
 func (t *Traversal) relays(now clock.Instant, m *overlay.Member) bool {
-	return m != nil && m.InService() && m.Address.IsValid() && m.Reach == wire.ReachPublic &&
-		!t.suspected(m.ID) && t.direct(now, m)
+	return m != nil && m.Reach == wire.ReachPublic && t.reaches(now, m)
+}
+
+// reaches reports whether a member that needs no help is reached straight.
+func (t *Traversal) reaches(now clock.Instant, m *overlay.Member) bool {
+	return m != nil && m.InService() && m.Address.IsValid() && !m.NeedsHelp() && !t.suspected(m.ID) && t.direct(now, m)
 }
 
 // relayFor returns the relay to use: a home of the member, else a home of this cell, which passes on to
@@ -188,22 +193,20 @@ func (t *Traversal) relays(now clock.Instant, m *overlay.Member) bool {
 func (t *Traversal) relayFor(now clock.Instant, p *Path, m *overlay.Member) wire.CellID {
 	var list [2 * state.HomesMax]wire.CellID
 	n := 0
-	add := func(id wire.CellID) {
-		for _, have := range list[:n] {
-			if have == id {
-				return
-			}
-		}
-		if n < len(list) && id != m.ID && t.relays(now, t.options.Members.Get(id)) {
+	add := func(id wire.CellID, relays func(clock.Instant, *overlay.Member) bool) {
+		if n < len(list) && id != m.ID && !slices.Contains(list[:n], id) && relays(now, t.options.Members.Get(id)) {
 			list[n] = id
 			n++
 		}
 	}
 	for _, home := range m.Homes {
-		add(home)
+		add(home, t.relays)
 	}
 	for _, home := range t.Homes() {
-		add(home)
+		add(home, t.relays)
+	}
+	for _, home := range m.Homes { // whoever has it for a home knows better what it is than a cell that missed its contact
+		add(home, t.reaches)
 	}
 	if n == 0 {
 		return 0
@@ -247,6 +250,7 @@ func (t *Traversal) Heard(now clock.Instant, m *overlay.Member) {
 	}
 	if !p.open(now) {
 		p.since = now
+		t.tell(m.ID, "heard at %v", m.Address)
 	}
 	if p.proven != 0 && now.Sub(p.proven) >= homeSilence+homeRepeat && t.isHome(m.ID) {
 		t.recover(m.ID)
@@ -283,6 +287,7 @@ func (t *Traversal) Confirmed(now clock.Instant, m *overlay.Member) {
 	}
 	if !p.open(now) {
 		p.since = now
+		t.tell(m.ID, "open, at %v, after %d attempts", m.Address, p.Attempts)
 	}
 	p.proven, p.asked, p.blocked, p.failed, p.tries, p.wanted = now, 0, 0, 0, 0, false
 	p.firstWanted, p.silent = 0, 0
@@ -350,6 +355,10 @@ func (t *Traversal) tickPaths(now clock.Instant) {
 }
 
 func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open *int) {
+	if p.reach != m.Reach { // what was in vain with another class may not be now
+		p.reach = m.Reach
+		p.again, p.tries = clock.Earliest(p.again, now), 0
+	}
 	if p.blocked != 0 && p.blocked <= now && p.asked != 0 && now.Sub(p.asked) >= doubtMin {
 		p.blocked, p.asked = now.Add(blockedFor), 0 // still
 	}
@@ -363,6 +372,7 @@ func (t *Traversal) tickPath(now clock.Instant, p *Path, m *overlay.Member, open
 		p.proven, p.asked = 0, 0
 		p.again, p.tries, p.firstWanted = now, 0, 0
 		t.stats.Lost++
+		t.tell(p.ID, "lost, %v", m.Address)
 		return
 	}
 	if m.InService() && p.doubtful(now, m) && now.Sub(p.pinged) >= doubtRepeat {

@@ -28,8 +28,7 @@ func patienceFor(known wire.Reach) time.Duration {
 func (t *Traversal) pending(now clock.Instant, m *overlay.Member) bool {
 	// What a neighbour on the own network says tells nothing about the way to one beyond the router.
 	unjudged := t.Class() == wire.ReachUnknown || t.scope().private() && globalOf(m.Candidates).IsValid() && t.privateOnly()
-	return unjudged && m.Reach != wire.ReachPublic && t.begun != 0 &&
-		now.Sub(t.begun) < patienceFor(m.Reach)
+	return unjudged && m.Reach != wire.ReachPublic && (t.begun == 0 || now.Sub(t.begun) < patienceFor(m.Reach))
 }
 
 // tickPatience notes when this cell began to find out its class, and anew when it knows a second observer: the first
@@ -54,12 +53,24 @@ func (t *Traversal) tickPatience(now clock.Instant) {
 	}
 }
 
+// seekEvery is how often another member is asked where it sees this cell while its class is not known, seekSlow after the time
+// that finding it out may take.
+const (
+	seekEvery = 1500 * time.Millisecond
+	seekSlow  = 30 * time.Second
+)
+
 // seekObserver asks one more member where it sees this cell, while it takes another observer to judge the router: in the
-// first seconds a cell may have nobody to talk to but the one that it joined through.
+// first seconds a cell may have nobody to talk to but the one that it joined through. This does not wait for dial-backs, which
+// may be settled long before anybody knows what the router does with ports.
 func (t *Traversal) seekObserver(now clock.Instant, v *view) {
 	if t.Class() != wire.ReachUnknown || v.at == 0 || v.agreed > 0 || v.differed >= votesDiffer ||
-		!t.translated() && v.missed == 0 || t.begun == 0 || now.Sub(t.begun) >= classPatience {
+		!t.translated() && v.missed == 0 || t.begun == 0 || !t.seekDue.Reached(now) {
 		return
+	}
+	t.seekDue = now.Add(seekEvery)
+	if now.Sub(t.begun) >= classPatience {
+		t.seekDue = now.Add(seekSlow)
 	}
 	var found [1]*overlay.Member
 	for _, m := range t.options.Members.Random(t.options.Random, 1, found[:0], func(m *overlay.Member) bool {

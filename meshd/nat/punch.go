@@ -93,7 +93,7 @@ func (t *Traversal) tickAttempt(now clock.Instant, p *Path, m *overlay.Member) {
 	if a == nil {
 		if p.wanted && t.attempts < attemptsMax {
 			p.wanted = false
-			if !p.open(now) {
+			if !p.open(now) && t.mayPunch(now, p, m) { // more may be known than when it was wanted
 				t.beginAttempt(now, p, m)
 			}
 		}
@@ -179,6 +179,7 @@ func (t *Traversal) fail(now clock.Instant, p *Path) {
 	a := p.attempt
 	t.endAttempt(p)
 	if a == nil || a.begun == 0 && !a.counted {
+		t.tell(p.ID, "nobody answered, %d times in a row", p.unanswered+1)
 		pause := min(unansweredMin<<min(p.unanswered, 10), againMin)
 		p.unanswered++
 		p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
@@ -186,6 +187,7 @@ func (t *Traversal) fail(now clock.Instant, p *Path) {
 	}
 	pause := min(againMin<<min(p.tries, 10), againMax)
 	p.tries++
+	t.tell(p.ID, "attempt %x was in vain, at %v", a.rendezvous, a.targets[:a.count])
 	p.unanswered, p.failed = 0, now
 	p.again = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/4)))
 }
@@ -267,6 +269,8 @@ func (t *Traversal) invited(now clock.Instant, coordinator *overlay.Member, requ
 		return
 	case a == nil && (t.attempts >= attemptsMax || t.pending(now, m) || !t.sensible(now, p, m)):
 		return
+	case a == nil && t.Class() == wire.ReachRelayed && t.searchFirst(now, p, m):
+		return // the other one asked before it knew this cell's class; this one begins with a search
 	case a != nil && a.begun != 0 && a.rendezvous != request.Rendezvous && (a.ours || a.syns < len(synOffsets)):
 		return // both began; one is enough
 	case !t.punchLimit.Allow(now, coordinator.ID):
@@ -314,6 +318,8 @@ func (t *Traversal) punch(now clock.Instant, p *Path, m *overlay.Member, request
 	a.counted = true
 	a.rendezvous, a.begun, a.next, a.syns, a.count = request.Rendezvous, now, now, 0, 0
 	t.addTargets(a, m, request.Target.Address)
+	t.tell(p.ID, "attempt %x, number %d, of %v and %v, asked here: %t, to %v", a.rendezvous, p.Attempts, t.Class(), m.Reach, a.ours,
+		a.targets[:a.count])
 	t.sendSyns(now, p)
 	t.next = clock.Earliest(t.next, now) // Tick looks at the new deadline
 }
@@ -359,8 +365,8 @@ func usableFrom(address netip.AddrPort, o wire.Options) bool {
 // receiveSyn answers a PUNCH_SYN where it came from: that opens the last filter on the way, and covers a
 // router that used another port for it than anybody could know (F35).
 func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.AddrPort, rendezvous uint64) {
-	if !m.NeedsHelp() && !t.Restricted() {
-		return
+	if p := t.paths[m.ID]; !m.NeedsHelp() && !t.Restricted() && (p == nil || p.attempt == nil) {
+		return // unless the two have agreed to: its newest contact may say nothing of a home yet
 	}
 	if t.searchHit(now, m, from, rendezvous) || t.Settled(now, m) && m.Address != from {
 		return
@@ -373,8 +379,8 @@ func (t *Traversal) receiveSyn(now clock.Instant, m *overlay.Member, from netip.
 	if m.Address != from || !p.open(now) {
 		t.options.Check(m.ID, from)
 	}
-	if a := p.attempt; a != nil && slices.Contains(a.targets[:a.count], from) {
-		return // it gets one of the five anyway
+	if a := p.attempt; a != nil && a.syns < len(synOffsets) && slices.Contains(a.targets[:a.count], from) {
+		return // it gets one of the five anyway; once they are sent they may all have come before its filter was open
 	}
 	if now.Sub(p.answered) >= answersQuiet {
 		p.answers = 0

@@ -28,7 +28,7 @@ import (
 //	  │ first one that gets in: keep its socket, close all others    │
 //	  │ PUNCH_SYN and PING through it ──────────────────────────────►│
 //
-// With s sockets and p probes the chance to miss is C(64512-s, p) / C(64512, p): with 256 and 2048 it is 0.00026, with
+// With s sockets and p probes the chance to miss is C(64512-s, p) / C(64512, p): with 256 and 3072 it is 0.000004, with
 // 256 and 1024 0.017. A hit takes 252 probes on average. Whatever part of the 64512 ports the router uses, the chance
 // is the same, since the easy side draws from all of them.
 //
@@ -44,7 +44,9 @@ const (
 	// keptMax bounds the cells that this one reaches through a socket kept from a search.
 	keptMax = 16
 	// probesMax bounds the datagrams of one search to ports that were drawn, out of ports from portFirst on.
-	probesMax = 2048
+	probesMax = 3072
+	// probesMin are the least for which a search begins, where an hour's are used up: 98.3 %.
+	probesMin = 1024
 	portFirst = 1024
 	ports     = 1<<16 - portFirst
 
@@ -57,9 +59,9 @@ const (
 	punchInterval = 5 * time.Millisecond
 	secondRound   = 1500 * time.Millisecond
 	// probeTime and searchTime bound a search on the easy and on the hard side; on a slow machine it takes longer
-	// than the 2.6 s that its datagrams need.
-	probeTime  = 8 * time.Second
-	searchTime = 9 * time.Second
+	// than the 3.8 s that its datagrams need.
+	probeTime  = 12 * time.Second
+	searchTime = 13 * time.Second
 	// beginWait is how long the easy side waits for PunchSearchBegin: the hard one opens its sockets meanwhile, which
 	// takes a tenth of a second, or seconds on a busy machine.
 	beginWait = 7 * time.Second
@@ -107,6 +109,7 @@ type search struct {
 	rendezvous uint64
 	hard       bool           // the sockets are this cell's
 	address    netip.AddrPort // hard: the easy side's. easy: the hard side's, whose port says nothing
+	other      netip.AddrPort // hard: where else the easy side's router may send from, if it has two ports for it
 	counted    bool           // as an attempt
 	begun      bool           // hard: it sends. easy: PunchSearchBegin has come
 	next       clock.Instant
@@ -115,9 +118,10 @@ type search struct {
 	// Hard side.
 	coordinators [coordinatorsMax]wire.CellID
 	known, asked int
-	ready        bool // the easy side takes part
-	knocks       int  // PUNCH_SYN sent from the own socket
-	widened      bool // the further ones are used, too
+	ready        bool           // the easy side takes part
+	said         netip.AddrPort // by it: another place where its router has it, or nothing of interest
+	knocks       int            // PUNCH_SYN sent from the own socket
+	widened      bool           // the further ones are used, too
 	sockets      [searchSockets]uint16
 	open         int
 	opened       bool // as many as there is room for
@@ -278,6 +282,7 @@ func (t *Traversal) postpone(now clock.Instant, p *Path) {
 	}
 	pause := min(searchRetry<<min(p.refusals, 10), limit)
 	p.refusals++
+	t.tell(p.ID, "search %x comes later: heard %t, asked %d", t.search.rendezvous, t.search.ready, t.search.asked)
 	p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/2)))
 	t.search = nil
 }
@@ -293,10 +298,13 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		} else if request.Target.ID == s.id && slices.Contains(s.coordinators[:s.asked], sender.ID) &&
 			t.searchableAt(s.id, request.Target.Address) {
 			s.address = request.Target.Address
+			if m := t.options.Members.Get(s.id); m != nil {
+				s.other = otherPort(m, s.address)
+			}
 		}
 	case wire.PunchSearchReady:
 		if mine && s.hard && sender.ID == s.id {
-			s.ready = true
+			s.ready, s.said = true, request.Target.Address
 		}
 	case wire.PunchSearchBusy:
 		if p := t.paths[sender.ID]; s != nil && s.hard && s.rendezvous == request.Rendezvous && sender.ID == s.id &&
@@ -309,6 +317,7 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 			t.searchCounts(now, s, p)
 			p.searched = now
 			p.searches++
+			t.tell(p.ID, "search %x, number %d: to ports of %v", s.rendezvous, p.searches, s.address.Addr())
 		} else if (s == nil || s.rendezvous != request.Rendezvous) && t.punchLimit.Allow(now, sender.ID) {
 			t.say(sender.ID, sender, request.Target.Address, wire.PunchSearchBusy, request.Rendezvous) // it came too late
 		}
@@ -318,8 +327,12 @@ func (t *Traversal) receiveSearch(now clock.Instant, sender *overlay.Member, req
 		p = t.paths[s.id]
 	}
 	if p != nil && s.hard && !s.begun && s.ready && s.address.IsValid() {
+		if s.said != s.address && s.said.Addr() == s.address.Addr() { // at the address that the home told, so it aims at nobody else
+			s.other = s.said
+		}
 		s.begun, s.started, s.next, s.until = true, now, now, now.Add(knockWait+searchTime)
 		p.silent = 0
+		t.tell(p.ID, "search %x: to %v and %v", s.rendezvous, s.address, s.other)
 		t.searchCounts(now, s, p)
 	}
 	t.next = clock.Earliest(t.next, now)
@@ -342,6 +355,7 @@ func (t *Traversal) widen(now clock.Instant, s *search, p *Path) {
 	p.searched = now
 	p.searches++
 	pause := p.searchPause()
+	t.tell(p.ID, "search %x, number %d: more sockets to %v", s.rendezvous, p.searches, s.address)
 	p.searchAgain = now.Add(pause + time.Duration(t.options.Random.Int64N(int64(pause)/12)))
 }
 
@@ -370,6 +384,7 @@ func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member)
 	if s.widened || !s.hard && s.begun {
 		p.found = m.Address
 		t.stats.Found++
+		t.tell(p.ID, "search %x found %v after %d datagrams", s.rendezvous, m.Address, s.sent)
 	}
 	s.won = 0 // the socket stays
 	t.endSearch(now)
@@ -379,6 +394,8 @@ func (t *Traversal) foundBySearch(now clock.Instant, p *Path, m *overlay.Member)
 func (t *Traversal) endSearch(now clock.Instant) {
 	s := t.search
 	t.search = nil
+	t.tell(s.id, "search %x ends: begun %t, %d sockets open, won %d, %d datagrams, %d heard", s.rendezvous, s.begun, s.open, s.won,
+		s.sent, s.hits)
 	if !s.hard {
 		return
 	}

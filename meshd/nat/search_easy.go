@@ -55,13 +55,18 @@ func (t *Traversal) joinSearch(now clock.Instant, coordinator *overlay.Member, r
 	switch {
 	case again && s.rendezvous == request.Rendezvous:
 		s.next = now.Add(beginWait)
-	case s != nil && !again || t.probes.left(now) < probesMax:
+	case s != nil && !again || t.probes.left(now) < probesMin:
 		answer = wire.PunchSearchBusy
 	default:
 		t.search = &search{id: m.ID, rendezvous: request.Rendezvous, address: request.Target.Address,
 			next: now.Add(beginWait)}
 	}
-	t.say(m.ID, m, request.Target.Address, answer, request.Rendezvous)
+	t.tell(p.ID, "search %x asked for: takes part %t", request.Rendezvous, answer == wire.PunchSearchReady)
+	where := request.Target.Address
+	if other := t.unseenBy(coordinator); answer == wire.PunchSearchReady && other.IsValid() {
+		where = other // this cell's contact may not say so yet
+	}
+	t.say(m.ID, m, where, answer, request.Rendezvous)
 	if answer == wire.PunchSearchReady { // a filter that looks at addresses lets it in from now on
 		t.options.SendTo(m.ID, request.Target.Address, wire.TypePunchSyn, t.options.Nonce(),
 			wire.AppendPunchSyn(t.payload[:0], request.Rendezvous))
@@ -103,8 +108,8 @@ func (t *Traversal) searchHit(now clock.Instant, m *overlay.Member, from netip.A
 		return false
 	}
 	if s.hard {
-		if from == s.address && s.begun && s.won == 0 { // it met the port of the cell's own socket, which punched before
-			s.won = ownSocket
+		if s.at(from) && s.begun && s.won == 0 { // it met the port of the cell's own socket, which punched before
+			s.won, s.address = ownSocket, from
 			t.closeSockets(s)
 			s.until = now.Add(settleTime)
 			t.confirm(now, s)

@@ -62,6 +62,9 @@ func (t *Traversal) knock(now clock.Instant, s *search, p *Path) {
 		return
 	}
 	t.options.SendTo(s.id, s.address, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
+	if s.other.IsValid() {
+		t.options.SendTo(s.id, s.other, wire.TypePunchSyn, t.options.Nonce(), wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
+	}
 	if s.knocks++; s.knocks < len(synOffsets) {
 		s.next = s.started.Add(synOffsets[s.knocks])
 	} else {
@@ -78,8 +81,12 @@ func (t *Traversal) punchMore(now clock.Instant, s *search) {
 		if s.sentFrom == s.open && (s.opened || !t.openOne(s)) {
 			break
 		}
-		t.options.SendVia(int(s.sockets[s.sentFrom]), s.id, s.address, wire.TypePunchSyn, t.options.Nonce(),
-			wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
+		for _, address := range [...]netip.AddrPort{s.address, s.other} {
+			if address.IsValid() {
+				t.options.SendVia(int(s.sockets[s.sentFrom]), s.id, address, wire.TypePunchSyn, t.options.Nonce(),
+					wire.AppendPunchSyn(t.payload[:0], s.rendezvous))
+			}
+		}
 		s.sentFrom++
 	}
 	s.next = now.Add(punchInterval)
@@ -113,17 +120,23 @@ func (t *Traversal) Arrived(now clock.Instant, socket int, sender wire.CellID, f
 		}
 	}
 	s := t.search
-	if s == nil || !s.hard || !s.begun || s.won != 0 || s.id != sender || s.address != from ||
+	if s == nil || !s.hard || !s.begun || s.won != 0 || s.id != sender || !s.at(from) ||
 		!slices.Contains(s.sockets[:s.open], uint16(socket)) || len(t.kept) >= keptMax {
 		return false
 	}
-	s.won = socket
+	s.won, s.address = socket, from
+	t.tell(sender, "search %x: heard by socket %d from %v", s.rendezvous, socket, from)
 	t.kept = append(t.kept, keptSocket{sender, from, socket})
 	t.closeSockets(s)
 	s.next, s.until = now, now.Add(settleTime)
 	t.confirm(now, s)
 	t.next = clock.Earliest(t.next, now)
 	return true
+}
+
+// at reports whether the easy side may send from an address.
+func (s *search) at(address netip.AddrPort) bool {
+	return address == s.address || s.other.IsValid() && address == s.other
 }
 
 // confirmPause lies between the moments at which the way that was found is tried, since any datagram may be lost.

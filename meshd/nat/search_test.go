@@ -178,7 +178,7 @@ func TestF14_F35_NobodyAimsASearch(t *testing.T) {
 	}
 }
 
-// The easy side sends to each port once in a search, to no privileged one, at most 1000 a second and 2048 in all, and for
+// The easy side sends to each port once in a search, to no privileged one, at most 1000 a second and 3072 in all, and for
 // one pair not again for a minute, then four minutes and so on, however often it is asked to (F14, F35).
 func TestF14_F35_ProbesAreBounded(t *testing.T) {
 	s := newSearcher(wire.ReachPunched)

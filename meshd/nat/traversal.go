@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -43,6 +44,9 @@ type Options struct {
 	NoSearch bool
 	// Recheck is Check, in the place of one of the same cell that is under way.
 	Recheck func(id wire.CellID, address netip.AddrPort)
+	// Log takes what happens to the path to a cell (0 = to this cell's class), for people. Optional; a few lines for each
+	// attempt.
+	Log func(id wire.CellID, text string)
 	// Suspected reports cells that this cell fails to reach at present. Optional.
 	Suspected func(wire.CellID) bool
 }
@@ -60,6 +64,7 @@ type Traversal struct {
 	reserveLook    clock.Instant // next look for somebody to reserve, 0 = none was taken yet
 	reserveSeen    uint64        // revision of the members at the last look
 	published      netip.AddrPort
+	publishedOther netip.AddrPort
 	mapped         []netip.AddrPort // by a router on request, see SetMapped
 	wasRestricted  bool
 	changed        bool
@@ -68,6 +73,7 @@ type Traversal struct {
 	question       question
 	punchLimit     Limiter       // attempts of others, by who says so
 	introduceLimit Limiter       // of those who take part in an attempt, told to who asked
+	seekDue        clock.Instant // next look for another observer
 	observers      int           // who can tell where they see this cell: 2 = enough
 	begun          clock.Instant // when this cell began to find out its class, 0 = not yet
 	recovered      wire.CellID
@@ -194,6 +200,7 @@ func (t *Traversal) Tick(now clock.Instant) {
 		t.announce(now)
 	}
 	t.tickDial(now)
+	t.seekObserver(now, &t.views[t.scope()])
 	t.tickHomes(now)
 	t.tickPaths(now)
 	t.tickSearch(now)
@@ -235,6 +242,13 @@ func (t *Traversal) Forget(id wire.CellID) {
 		t.drop(p)
 	}
 	delete(t.spares, id)
+}
+
+// tell logs what happens to a path.
+func (t *Traversal) tell(id wire.CellID, format string, arguments ...any) {
+	if t.options.Log != nil {
+		t.options.Log(id, fmt.Sprintf(format, arguments...))
+	}
 }
 
 func (t *Traversal) suspected(id wire.CellID) bool {

@@ -42,6 +42,7 @@ func (p *Planner) Explain(keyHash uint64) []Ranked {
 		lacks[n] = p.lackText(d, n, before[n])
 	}
 	p.placeDemand(plan, int32(target))
+	plan.finish()
 	lines := p.explainLines(d, plan.Of(keyHash), before, lacks)
 	for i := range lines {
 		_, lines[i].StandsBy = plan.StandsBy(keyHash, lines[i].Cell)

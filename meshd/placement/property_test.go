@@ -169,6 +169,9 @@ func TestF72_ExplainAgreesWithThePlan(t *testing.T) {
 				if line.Placed != holds || line.Verdict == "" || j > 0 && lines[j-1].Score < line.Score {
 					t.Fatalf("key %d: %+v, holds %t", key, line, holds)
 				}
+				if _, standsBy := plan.StandsBy(key, line.Cell); line.StandsBy != standsBy {
+					t.Fatalf("key %d: %+v, stands by %t", key, line, standsBy)
+				}
 			}
 		}
 		if d := planDifference(p.Compute(w.cells, w.workloads), w, runOracle(w.cells, w.workloads)); d != "" {

@@ -71,17 +71,25 @@ func (r *Reconciler) Preparation(id InstanceID) (Preparation, bool) {
 // Preparations returns how many instances are known as prepared or to be prepared.
 func (r *Reconciler) Preparations() int { return len(r.preparations) }
 
-// Connected says that a helper is connected anew. It may know nothing of what was asked before, so all is asked again; what
-// was under way at two ends in a row only after a pause, because it may be why they end.
-func (r *Reconciler) Connected(now clock.Instant) {
+// Greeted says that a helper said hello. What it told before counts no more: it may be another one, or have another policy,
+// so all is asked again. anew is the beginning of a connection, and so the end of one before: what was under way at two
+// ends in a row is asked for only after a pause, because it may be why they end.
+func (r *Reconciler) Greeted(now clock.Instant, anew bool) {
 	for _, p := range r.preparations {
 		again := clock.Instant(0)
-		if p.asked == 0 {
+		switch {
+		case !anew:
+			if p.interrupted > 1 {
+				again = p.again
+			}
+		case p.asked == 0:
 			p.interrupted = 0
-		} else if p.interrupted++; p.interrupted > 1 {
-			again = now.Add(backoff(p.interrupted - 1))
+		default:
+			if p.interrupted++; p.interrupted > 1 {
+				again = now.Add(backoff(p.interrupted - 1))
+			}
 		}
-		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", false
+		p.asked, p.done, p.again, p.failures, p.Failure, p.tried = 0, 0, again, 0, "", p.tried && !anew
 	}
 }
 
@@ -192,7 +200,8 @@ func (r *run) prepared(w *placement.Workload, slot uint16) bool {
 
 // keepPreparing asks again for what a rollout failed on, so that it is known when the cause is gone.
 func (r *run) keepPreparing(w *placement.Workload, slot uint16) {
-	if p := r.preparations[InstanceID{w.KeyHash, slot, w.Digest}]; p != nil && p.ForUpdate {
+	p := r.preparations[InstanceID{w.KeyHash, slot, w.Digest}]
+	if p != nil && p.ForUpdate || r.Prepares && r.Unprepared != nil && r.Unprepared(w.KeyHash) {
 		r.prepared(w, slot)
 	}
 }
@@ -253,8 +262,8 @@ func (r *run) askPreparations() {
 	}
 }
 
-// endPreparing forgets what this Run did not want. The helper is told, so that it does not fetch, nor keep for hours, what
-// nobody will start; where an instance is, that is known without.
+// endPreparing forgets what this Run did not want. The helper is told: it does not go on with that, which something else may
+// wait for, and does not keep for hours what nobody will start. Where an instance is, that is known without.
 func (r *run) endPreparing() {
 	first := len(r.actions)
 	for id, p := range r.preparations {
@@ -266,6 +275,9 @@ func (r *run) endPreparing() {
 		_, started := r.asked[actionID{Start, id}]
 		if p.tried && r.Prepares && !here && !started {
 			r.actions = append(r.actions, Action{Kind: Withdraw, ID: id})
+		}
+		if p.asked != 0 {
+			r.wake(r.now) // another one may wait for its place
 		}
 	}
 	slices.SortFunc(r.actions[first:], func(a, b Action) int { return compareID(a.ID, b.ID) })

@@ -96,7 +96,7 @@ func TestStandBy_FailuresAreRepeatedMoreAndMoreSeldom(t *testing.T) {
 	b.wait(time.Hour)
 	b.expect()
 	// One that answers nothing has failed, too.
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.expect(prepare(1))
 	b.wait(PreparePatience)
 	b.expect()
@@ -111,20 +111,30 @@ func TestStandBy_ANewConnectionAsksAgain(t *testing.T) {
 	b.expect(prepare(1))
 	b.answer(1, "")
 	for range 3 {
-		b.r.Connected(b.now)
+		b.r.Greeted(b.now, true)
 		b.expect(prepare(1))
 		b.answer(1, "no")
 	}
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.expect(prepare(1))
-	b.r.Connected(b.now) // it is killed, once
+	b.r.Greeted(b.now, true) // it is killed, once
 	b.expect(prepare(1))
-	b.r.Connected(b.now) // and again
+	b.r.Greeted(b.now, true) // and again
+	b.expect()
+	b.r.Greeted(b.now, false)
 	b.expect()
 	b.wait(prepareBackoff)
 	b.expect(prepare(1))
 	b.r.Unsent(b.lastAction[0]) // the ring was full
 	b.expect(prepare(1))
+	for range 5 { // the same one says hello, as it does when its policy changes: nothing has ended
+		b.r.Greeted(b.now, false)
+		b.expect(prepare(1))
+	}
+	b.answer(1, "")
+	b.r.Greeted(b.now, false)
+	b.expect(prepare(1))
+	b.answer(1, "")
 }
 
 // Nothing is prepared while this cell must not start anything, for a key that is frozen, by an older helper, or without
@@ -257,23 +267,41 @@ func (b *bench) rankAllFirst(cell wire.CellID) {
 	b.workloads = kept
 }
 
-// What is not wanted any more is withdrawn before it is answered, and the answer counts for nothing.
+// What is not wanted any more is withdrawn at once, so that what is wanted now does not wait behind it.
 func TestStandBy_WhatIsNotWantedAnyMoreIsNotWaitedFor(t *testing.T) {
 	b := standing(t)
 	b.ready[other] = 1
 	b.expect(prepare(1))
 	b.workloads[0].Digest, b.ready[other] = 2, 2
 	b.expect(prepare(2), withdraw(1))
-	if n := b.r.Preparations(); n != 1 {
-		t.Errorf("%d are known", n)
+	if d := b.r.Deadline(); d != b.now {
+		t.Errorf("deadline in %v: who waits for its place is asked for now", d.Sub(b.now))
+	}
+	if _, ok := b.r.Preparation(InstanceID{10, 0, 1}); ok || b.r.Preparations() != 1 {
+		t.Error("the former version is known")
 	}
 	if b.r.Prepared(b.now, InstanceID{10, 0, 1}, "") || b.r.Prepared(b.now, InstanceID{10, 0, 3}, "") {
 		t.Error("an answer that nobody waits for counts")
 	}
 	b.workloads = nil
 	b.expect(withdraw(2))
-	if n := b.r.Preparations(); n != 0 {
-		t.Errorf("%d are known", n)
+	b.expect()
+}
+
+// While this cell may not start anything, or others update first, what is under way for an update goes on.
+func TestF75_APauseWithdrawsNothing(t *testing.T) {
+	for _, pause := range []func(b *bench, is bool){
+		func(b *bench, is bool) { b.hold = is }, func(b *bench, is bool) { b.unsure = is },
+		func(b *bench, is bool) { b.unready = is },
+	} {
+		b := updating(t)
+		b.expect(prepare(1))
+		pause(b, true)
+		b.expect()
+		pause(b, false)
+		b.expect()
+		b.answer(1, "")
+		b.expect(stop(7))
 	}
 }
 
@@ -306,9 +334,14 @@ func TestStandBy_WhatEndsIsWithdrawn(t *testing.T) {
 	b.expect()
 
 	b = prepared()
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.workloads = nil
 	b.expect()
+
+	b = prepared()
+	b.r.Greeted(b.now, false) // the same one still keeps it
+	b.workloads = nil
+	b.expect(withdraw(1))
 
 	b = prepared()
 	b.frozen = true
@@ -377,7 +410,7 @@ func TestF75_AnUpdateDoesNotWaitForEver(t *testing.T) {
 	if d := b.r.Deadline(); d != b.now.Add(1) {
 		t.Errorf("deadline in %v", d.Sub(b.now))
 	}
-	b.r.Connected(b.now)
+	b.r.Greeted(b.now, true)
 	b.expect(prepare(1))
 	b.wait(PreparePatience - 1)
 	b.expect()

@@ -175,6 +175,8 @@ func (r *run) slot(w *placement.Workload, replicas []placement.Replica, mine *pl
 		r.start(w, mine.Slot)
 	case r.Authoritative && !r.HoldStarts:
 		r.update(w, replicas, mine, instances)
+	default:
+		r.keepAsItIs(InstanceID{w.KeyHash, mine.Slot, w.Digest})
 	}
 }
 
@@ -213,6 +215,7 @@ func (r *run) update(w *placement.Workload, replicas []placement.Replica, mine *
 		return
 	}
 	if serves && !r.mayUpdate(w, replicas, mine) || !r.startable(w) {
+		r.keepAsItIs(InstanceID{w.KeyHash, mine.Slot, w.Digest})
 		return
 	}
 	if startsFirst(w) && r.fits(w) {

@@ -81,9 +81,9 @@ const (
 	// instance that is Denied.
 	Check Kind = 3
 	// Prepare asks to fetch and compile what a Start would need, and to start nothing. It is answered by
-	// Reconciler.Prepared, or by an instance that is Denied.
+	// Reconciler.Prepared, or by an instance that is Denied, unless it is withdrawn.
 	Prepare Kind = 4
-	// Withdraw says that what a Prepare asked for is not wanted any more. It is not answered.
+	// Withdraw says that what a Prepare asked for is not wanted any more. It is not answered, nor is the Prepare then.
 	Withdraw Kind = 5
 )
 
@@ -149,6 +149,9 @@ type Input struct {
 	Startable func(w *placement.Workload) bool
 	// Capacity is what this cell offers; starts wait for instances that leave when it is exceeded (F72).
 	Capacity state.CellCapacity
+	// Unprepared reports whether a rollout is halted because this cell could not prepare it, as far as all cells know: this
+	// one may have been started again since. nil means none.
+	Unprepared func(keyHash uint64) bool
 	// Prepares says that the helper takes a Prepare.
 	Prepares bool
 	// Drained says that an operator wants this cell empty.

@@ -283,6 +283,9 @@ func (w *World) rejoin(n *Node) {
 	}
 	var seeds []*Node
 	for _, m := range w.nodes {
+		if n.NAT == Blocked && m != w.nodes[0] {
+			continue // nobody tells it to connect to what it cannot reach
+		}
 		if m != n && m.router == nil && m.cell != nil && !m.paused && m.cell.Phase() == cell.Active && m.cell.ClusterID() == w.cluster {
 			seeds = append(seeds, m)
 		}

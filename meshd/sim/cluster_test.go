@@ -92,6 +92,40 @@ func TestEXEC3_DeathMovesOnlyTheDeadCellsReplicas(t *testing.T) {
 	}
 }
 
+// A surplus copy stays while the cell of one that is to be kept is suspected: that one may be dead (F75).
+func TestF75_ASurplusCopyOutlivesASuspectedReplacement(t *testing.T) {
+	for _, seed := range seeds(10) {
+		w := form(t, Options{Seed: seed, Cells: 3})
+		run(t, w, 15*time.Second)
+		w.Node(0).Set("spread.web", spec(t, 2, "/bin/a"), uds.ExpectAny, nil)
+		until(t, w, 10*time.Second, "2 replicas", func() bool { return running(w) == 2 })
+		run(t, w, 5*time.Second)
+		var first, second, third *Node
+		for _, n := range w.Nodes() {
+			switch {
+			case len(n.Running()) == 0:
+				third = n
+			case first == nil:
+				first = n
+			default:
+				second = n
+			}
+		}
+		first.PowerOff()
+		until(t, w, 10*time.Second, "2 replicas again", func() bool { return running(w) == 2 })
+		run(t, w, 10*time.Second)
+		first.Boot()
+		until(t, w, 20*time.Second, "a replica too many", func() bool { return running(w) == 3 })
+		run(t, w, 6500*time.Millisecond) // until shortly before the first cell counts again for the others
+		third.Host().Stops = 0
+		second.Pause()
+		run(t, w, time.Minute)
+		if third.Host().Stops > 0 {
+			t.Errorf("seed %d: n%d stopped its copy for one on a cell that was dying", seed, third.Index)
+		}
+	}
+}
+
 // meshd restarts while its workloads run: nothing is stopped or started (F5, F134).
 func TestF5_RestartTouchesNothing(t *testing.T) {
 	for _, seed := range seeds(5) {

@@ -2,6 +2,9 @@ package sim
 
 import (
 	"flag"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,10 +18,29 @@ var (
 	traceFlag = flag.Bool("trace", false, "print the timeline of every simulation")
 )
 
-// seeds returns the seeds of one test: a few fixed ones, or the one asked for.
+// seeds returns the seeds of one test: a few fixed ones, or those asked for, by -seed or as a list of numbers and
+// ranges in COLLOID_SIM_SEEDS (71,104,200-299).
 func seeds(n int) []uint64 {
 	if *seedFlag != 0 {
 		return []uint64{*seedFlag}
+	}
+	if text := os.Getenv("COLLOID_SIM_SEEDS"); text != "" {
+		var list []uint64
+		for part := range strings.SplitSeq(text, ",") {
+			first, last, isRange := strings.Cut(part, "-")
+			if !isRange {
+				last = first
+			}
+			from, err := strconv.ParseUint(first, 10, 64)
+			to, err2 := strconv.ParseUint(last, 10, 64)
+			if err != nil || err2 != nil || to-from >= 1e6 {
+				panic("COLLOID_SIM_SEEDS: " + strconv.Quote(part) + " is neither a number nor a range")
+			}
+			for seed := from; seed <= to; seed++ {
+				list = append(list, seed)
+			}
+		}
+		return list
 	}
 	list := make([]uint64, n)
 	for i := range list {

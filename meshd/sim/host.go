@@ -64,16 +64,22 @@ func (h *host) connect() {
 			return
 		}
 		h.dropPreparing()
-		n.input(func(now clock.Instant) {
-			n.cell.HelperHello(now, cell.HelperHello{
-				Software: "sim", Flags: h.Flags,
-				Capacity: n.machine.capacity(), TakesPrepare: !h.Old,
-			})
-			for _, i := range h.sorted() {
-				n.cell.HelperInstance(now, h.actual(i))
-			}
-			n.cell.HelperListing(now)
+		h.greet()
+	})
+}
+
+// greet lists everything, which runnerd does at the beginning of a connection, and in one when its policy changes.
+func (h *host) greet() {
+	n := h.node
+	n.input(func(now clock.Instant) {
+		n.cell.HelperHello(now, cell.HelperHello{
+			Software: "sim", Flags: h.Flags,
+			Capacity: n.machine.capacity(), TakesPrepare: !h.Old,
 		})
+		for _, i := range h.sorted() {
+			n.cell.HelperInstance(now, h.actual(i))
+		}
+		n.cell.HelperListing(now)
 	})
 }
 
@@ -120,8 +126,8 @@ func (h *host) Do(action reconcile.Action) bool {
 			h.check(action)
 		case reconcile.Prepare:
 			h.prepare(action)
-		case reconcile.Withdraw: // what is under way comes to its end here, for nobody
-			h.line = slices.DeleteFunc(h.line, func(o reconcile.Action) bool { return o.ID == action.ID })
+		case reconcile.Withdraw:
+			h.withdraw(action)
 		default:
 			h.stop(action)
 		}

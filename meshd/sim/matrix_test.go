@@ -28,6 +28,14 @@ func searched(a, b *Node) bool {
 // and whether they come all at once or one by one in any order.
 func matrixWorld(t *testing.T, seed uint64, loss float64) *World {
 	t.Helper()
+	w, _ := matrixHistory(t, seed, loss)
+	return w
+}
+
+// matrixHistory is matrixWorld with what its cells log about paths.
+func matrixHistory(t *testing.T, seed uint64, loss float64) (*World, *histories) {
+	t.Helper()
+	h := &histories{lines: make(map[*Node][]string)}
 	weather := NetworkOptions{Loss: loss}
 	switch seed % 3 {
 	case 1:
@@ -37,9 +45,13 @@ func matrixWorld(t *testing.T, seed uint64, loss float64) *World {
 	}
 	kinds := behindAll(2)
 	if seed%2 == 1 {
-		return formBehind(t, seed, kinds, weather)
+		w := New(Options{Seed: seed, Cells: len(kinds), NAT: kinds, Network: weather, Debug: h.note})
+		if err := w.Form(2 * time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		return w, h
 	}
-	w := New(Options{Seed: seed, Network: weather, NAT: kinds})
+	w := New(Options{Seed: seed, Network: weather, NAT: kinds, Debug: h.note})
 	w.Random().Shuffle(len(kinds)-2, func(i, j int) { kinds[i+2], kinds[j+2] = kinds[j+2], kinds[i+2] })
 	for range kinds {
 		w.AddNode().Boot()
@@ -55,7 +67,7 @@ func matrixWorld(t *testing.T, seed uint64, loss float64) *World {
 	}
 	run(t, w, spread)
 	until(t, w, 3*time.Minute, "all machines to be there", w.Formed)
-	return w
+	return w, h
 }
 
 // pathsSettle runs until all pairs are as theory has it, and a little longer.
@@ -88,7 +100,7 @@ func TestSTREAM6_F35_F36_EveryPairOfRouters(t *testing.T) {
 		count = 300
 	}
 	for _, seed := range seeds(count) {
-		w := matrixWorld(t, seed, 0)
+		w, h := matrixHistory(t, seed, 0)
 		pathsSettle(t, w, 2*time.Minute)
 		var table strings.Builder
 		again := 0
@@ -118,7 +130,7 @@ func TestSTREAM6_F35_F36_EveryPairOfRouters(t *testing.T) {
 				}
 				if theory(w, a, b) && report.Attempts > 1 {
 					again++
-					t.Logf("seed %d: %v to %v took %d attempts", seed, a.NAT, b.NAT, report.Attempts)
+					t.Logf("seed %d: %v to %v took %d attempts\n%s", seed, a.NAT, b.NAT, report.Attempts, h.of(a, b))
 				}
 			}
 			table.WriteString("\n")

@@ -55,7 +55,8 @@ type router struct {
 	nested   []*router
 	mappings map[mappingKey]*mapping
 	ports    map[uint16]*mapping
-	epoch    int // of its memory; ports differ in each
+	tracked  *tracking // in the place of the two before, for a router with Options.Tracking
+	epoch    int       // of its memory; ports differ in each
 	down     bool
 }
 
@@ -122,6 +123,9 @@ func newRouter(w *World, kind NATKind, external netip.Addr) *router {
 // forget loses all mappings; later ones get other ports.
 func (r *router) forget() {
 	r.mappings, r.ports = make(map[mappingKey]*mapping), make(map[uint16]*mapping)
+	if r.kind == NoHairpin && r.world.options.Tracking {
+		r.tracked = newTracking()
+	}
 	r.epoch++
 }
 
@@ -157,6 +161,9 @@ func (r *router) out(source, to netip.AddrPort) (netip.AddrPort, bool) {
 	w := r.world
 	if r.down || r.kind == Blocked && to != w.nodes[0].Address {
 		return source, false
+	}
+	if r.tracked != nil {
+		return netip.AddrPortFrom(r.external, r.tracked.port(w, source, to)), true
 	}
 	key := mappingKey{inner: source}
 	if r.kind == Symmetric {
@@ -195,6 +202,9 @@ func (r *router) in(source netip.AddrPort, port uint16) (netip.AddrPort, bool) {
 	}
 	if r.kind == OneToOne {
 		return netip.AddrPortFrom(r.inner[0].Address.Addr(), port), true
+	}
+	if r.tracked != nil {
+		return r.tracked.back(r.world.now, source, port)
 	}
 	m, now := r.ports[port], r.world.now
 	if m == nil || now-m.used >= mappingTTL && r.kind != FullCone {

@@ -296,7 +296,13 @@ func (n *Node) receive(now clock.Instant, socket int, source netip.AddrPort, dat
 type nodeLogger Node
 
 // Log implements cell.Logger.
-func (l *nodeLogger) Log(_ cell.Level, text string) { l.world.Tracef("n%d %s", l.Index, text) }
+func (l *nodeLogger) Log(level cell.Level, text string) {
+	if level != cell.LevelDebug {
+		l.world.Tracef("n%d %s", l.Index, text)
+	} else if l.world.options.Debug != nil {
+		l.world.options.Debug((*Node)(l), fmt.Sprintf("%12.6f n%d %s", l.world.now.Seconds(), l.Index, text))
+	}
+}
 
 // Command sends a request to the node's local socket.
 func (n *Node) Command(request cell.Request, reply func(cell.Response)) {

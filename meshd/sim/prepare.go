@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"colloid.net/meshd/cell"
@@ -59,6 +60,11 @@ func (h *host) prepare(action reconcile.Action) {
 	}
 	h.line = append(h.line, action)
 	h.work()
+}
+
+// withdraw takes a request back that waits; one that is under way is answered, and nobody listens.
+func (h *host) withdraw(action reconcile.Action) {
+	h.line = slices.DeleteFunc(h.line, func(a reconcile.Action) bool { return a.ID == action.ID })
 }
 
 // work prepares the first in line.

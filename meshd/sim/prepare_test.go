@@ -286,6 +286,22 @@ func TestF75_AnUpdateEndsWhatServesWhenItsSuccessorIsHere(t *testing.T) {
 	}
 }
 
+// A helper says hello again when its policy or an alarm changes. That ends no connection, so the answer is as welcome as it
+// was before.
+func TestF75_AHelloInBetweenDelaysNoUpdate(t *testing.T) {
+	w := standing(t, Options{Seed: 4, Cells: 3}, func(n *Node) { n.host.Fetch = time.Minute })
+	w.Node(0).Set("spread.web", encoded(t, container("a", nil)), uds.ExpectAny, nil)
+	until(t, w, 2*time.Minute, "the first", func() bool { return serves(w, "registry.example/a") == 1 })
+	n := w.runner(t, "spread.web")
+	w.Node(0).Set("spread.web", encoded(t, container("b", nil)), uds.ExpectAny, nil)
+	run(t, w, 50*time.Second)
+	for range 2 {
+		n.host.greet()
+		run(t, w, time.Second)
+	}
+	until(t, w, 15*time.Second, "the second", func() bool { return serves(w, "registry.example/b") == 1 })
+}
+
 // An update to an image that does not exist ends nothing and says why. When its deadline is over it has failed: with
 // rollback the good version is what all want again, without it all stops where it is, until the image is there.
 func TestF75_F84_AnUpdateToWhatIsNotThereEndsNothing(t *testing.T) {
@@ -329,6 +345,15 @@ func TestF75_F84_AnUpdateToWhatIsNotThereEndsNothing(t *testing.T) {
 		}
 		if w.starts() != starts || serves(w, first.Image) != 2 {
 			t.Error("something was started or stopped")
+		}
+		for _, n := range w.nodes { // what failed outlives who found that out
+			n.Kill()
+			run(t, w, 5*time.Second)
+			n.Boot()
+			run(t, w, time.Minute)
+		}
+		if got := w.Node(0).Workload("spread.web"); got.State != state || serves(w, first.Image) != 2 {
+			t.Errorf("after a restart: %+v", got)
 		}
 		missing = false
 		if rollback {

@@ -28,9 +28,13 @@ type Options struct {
 	NAT     []NATKind // what stands before each machine; those that are not named are Public
 	// Version6 gives machines addresses of IP version 6; for routers that do not translate.
 	Version6 bool
+	// Tracking has the router that several machines share choose ports as Linux does: see tracking.
+	Tracking bool
 	Timing   cell.Timing
 	// Trace, if set, receives one line for everything worth telling in a failure report.
 	Trace func(line string)
+	// Debug, if set, receives what cells log for those who look into something, above all what happens to paths.
+	Debug func(n *Node, line string)
 	// KeysMax of every cell, 0 = the default.
 	KeysMax uint32
 	// SocketsMax is how many further sockets a cell can open, 0 = as many as it wants.

@@ -149,6 +149,9 @@ func start(command *exec.Cmd, ahead bool) error {
 			return
 		}
 		err := command.Start()
+		if err == nil {
+			weighAutogroup(command.Process.Pid, niceLeast)
+		}
 		if unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0) == nil {
 			runtime.UnlockOSThread() // else the thread ends with the goroutine
 		}
@@ -161,6 +164,12 @@ func start(command *exec.Cmd, ahead bool) error {
 // as it is.
 func raise(session, nice int) {
 	_ = unix.Setpriority(unix.PRIO_PGRP, session, nice)
+	weighAutogroup(session, nice)
+}
+
+// weighAutogroup says what a session is worth beside others. Where the kernel shares processors among sessions, the
+// priority of a process counts within its own only.
+func weighAutogroup(session, nice int) {
 	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(session), "autogroup"), []byte(strconv.Itoa(nice)), 0)
 }
 

@@ -99,11 +99,13 @@ func TestStandby_AStartSharesThePullAhead(t *testing.T) {
 	go func() { ahead <- c.EnsureAhead(ctx, r.Host+"/slow:1", image) }()
 	fetcher := func() int { return niceOf(t, "fetch") }
 	within(t, "a fetcher of the lowest priority", func() bool { return len(c.remains(t)) > 2 && fetcher() == niceLeast })
+	expectAutogroup(t, "fetch", niceLeast)
 	go func() {
 		_, err := c.Ensure(testContext(t), r.Host+"/slow:1", image, nil)
 		started <- err
 	}()
 	within(t, "a fetcher of the usual priority", func() bool { return fetcher() == 0 })
+	expectAutogroup(t, "fetch", 0)
 	cancel() // who asked first gives up
 	if err := <-ahead; !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -121,6 +123,27 @@ func TestStandby_AStartSharesThePullAhead(t *testing.T) {
 	if manifests != 1 {
 		t.Errorf("the manifest was fetched %d times: %q", manifests, r.Requests())
 	}
+}
+
+// expectAutogroup waits until the session of this test's child is worth so much, where the kernel has such groups.
+func expectAutogroup(t *testing.T, argument string, nice int) {
+	t.Helper()
+	if on, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled"); err != nil || strings.TrimSpace(string(on)) != "1" {
+		return
+	}
+	within(t, "a session of nice "+strconv.Itoa(nice), func() bool {
+		children, _ := filepath.Glob("/proc/[0-9]*/autogroup")
+		for _, path := range children {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+			status, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
+			mine := strings.Contains(string(status), "\nPPid:\t"+strconv.Itoa(os.Getpid())+"\n")
+			if mine && strings.HasPrefix(string(line), "runnerd\x00"+argument+"\x00") {
+				text, _ := os.ReadFile(path)
+				return strings.HasSuffix(strings.TrimSpace(string(text)), " nice "+strconv.Itoa(nice))
+			}
+		}
+		return false
+	})
 }
 
 // niceOf is the priority of all threads of this test's child, -1 if they differ or there is none.

@@ -1,8 +1,9 @@
-// Package logs reads the output of an instance as its shim keeps it: the last lines, what came since a time, and
-// what comes, across the change from one file to the next.
+// Package logs reads the output of an instance as its shim keeps it: the last lines, what came since a
+// time, and what comes, across the change from one file to the next.
 //
-// It knows nothing of the shim but its files. A shim that is killed, an instance that ends and starts again, a log
-// that is rotated twice between two looks are all only gaps in time. It holds 64 KiB and four descriptors.
+// It knows nothing of the shim but its files. A shim that is killed, an instance that ends and starts
+// again, a log that is rotated twice between two looks are all only gaps in time. It holds 64 KiB and four
+// descriptors.
 package logs
 
 import (
@@ -27,7 +28,9 @@ const (
 	Interval = 100 * time.Millisecond
 	// partialAfter is how long a line without an end is waited for before what is there of it is passed on.
 	partialAfter = 300 * time.Millisecond
-	blockSize    = 64 << 10
+	// Never is a time, in Unix milliseconds, that no clock has: nothing that is kept is from then on.
+	Never     = 1 << 48
+	blockSize = 64 << 10
 )
 
 // Options of a reading.
@@ -46,11 +49,12 @@ type Sink interface {
 	Idle() error
 }
 
-// ErrGone: the instance does not exist any more. What it wrote last was passed on as far as it was still there.
+// ErrGone: the instance does not exist any more. What it wrote last was passed on as far as it was still
+// there.
 var ErrGone = errors.New("the instance does not exist any more")
 
-// Copy passes the output of the instance in directory on to a sink. Without Follow it returns at the end of what
-// is kept.
+// Copy passes the output of the instance in directory on to a sink. Without Follow it returns at the end of
+// what is kept.
 func Copy(ctx context.Context, directory string, options Options, to Sink) error {
 	r := &reader{directory: directory, to: to}
 	defer r.closeAll()
@@ -119,6 +123,7 @@ type reader struct {
 	buffer    [blockSize]byte
 	line      []byte // begun and not passed on
 	lineTime  int64
+	begun     bool      // a part of the line was passed on: what follows has its time
 	lineSince time.Time // when its last bytes came
 }
 
@@ -161,6 +166,10 @@ func (r *reader) openKept(options Options) error {
 	}
 	if since := options.SinceUnixMilliseconds; since > 0 {
 		for _, f := range r.kept {
+			if since >= Never {
+				f.position = f.end // also where no times are kept
+				continue
+			}
 			f.position = f.lineStart(f.times.Since(since, f.end))
 		}
 	}
@@ -241,7 +250,7 @@ func (r *reader) read() (int, error) {
 	}
 	rest := r.buffer[:n]
 	for len(rest) > 0 {
-		if len(r.line) == 0 {
+		if len(r.line) == 0 && !r.begun {
 			r.lineTime = r.timeOf(f.position)
 		}
 		i := bytes.IndexByte(rest, '\n')
@@ -288,6 +297,7 @@ func (r *reader) flush(partial bool) error {
 	if len(r.line) == 0 && partial {
 		return nil
 	}
+	r.begun = partial
 	err := r.to.Line(attach.Line{UnixMilliseconds: r.lineTime, Partial: partial, Text: r.line})
 	r.line = r.line[:0]
 	return err

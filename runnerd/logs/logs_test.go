@@ -239,3 +239,62 @@ func TestFollowEndsWithTheInstance(t *testing.T) {
 		t.Fatal(err, c.lines)
 	}
 }
+
+// Never leaves out all that is kept, also where nothing says when it was written, and what comes is passed on.
+func TestNeverIsAfterAllThatIsKept(t *testing.T) {
+	directory := t.TempDir()
+	write(t, directory, shim.FileLogOld, "old\n")
+	write(t, directory, shim.FileLog, "kept\n")
+	if got := kept(t, directory, Options{SinceUnixMilliseconds: Never}); len(got.lines) != 0 {
+		t.Fatalf("%q", got.lines)
+	}
+	c := &collector{}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go Copy(ctx, directory, Options{SinceUnixMilliseconds: Never, Follow: true}, c)
+	time.Sleep(2 * Interval)
+	file, err := os.OpenFile(filepath.Join(directory, shim.FileLog), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fmt.Fprintln(file, "new")
+	c.wait(t, "the new line", func() bool { return slices.Equal(c.lines, []string{"new"}) })
+}
+
+// pieces keeps the time of every part of a line.
+type pieces struct {
+	collector
+	all []int64
+}
+
+func (p *pieces) Line(l attach.Line) error {
+	p.all = append(p.all, l.UnixMilliseconds)
+	return p.collector.Line(l)
+}
+
+// All parts of a line have the time of its first byte, however long it took to write: who asks again from the time of
+// the last part would miss what follows it.
+func TestPartsOfALineHaveOneTime(t *testing.T) {
+	directory := t.TempDir()
+	read, write := io.Pipe()
+	go func() {
+		fmt.Fprintln(write, "before")
+		for range 4 {
+			time.Sleep(2 * shim.StampInterval)
+			fmt.Fprint(write, strings.Repeat("x", attach.LineMax))
+		}
+		fmt.Fprintln(write)
+		write.Close()
+	}()
+	if err := shim.Drain(directory, 0, read); err != nil {
+		t.Fatal(err)
+	}
+	p := &pieces{}
+	if err := Copy(context.Background(), directory, Options{}, p); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.lines) != 2 || len(p.all) < 5 || p.all[0] == p.all[1] || slices.Max(p.all[1:]) != p.all[1] {
+		t.Fatalf("%d lines in parts of %d", len(p.lines), p.all)
+	}
+}

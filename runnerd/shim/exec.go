@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -172,7 +173,7 @@ func CopyMain(arguments []string) int {
 }
 
 func copyFiles(direction, rootPath, path string) error {
-	base := filepath.Base(filepath.Clean(path)) // by the name that was asked for, also of a link
+	asked, base := path, filepath.Base(filepath.Clean(path)) // by the name that was asked for, also of a link
 	if rootPath == "/" {
 		// A container is its own bound: its links may lead anywhere in it.
 		path = filepath.Join("/", path)
@@ -195,6 +196,9 @@ func copyFiles(direction, rootPath, path string) error {
 	}
 	defer root.Close()
 	if direction == copyInto {
+		if info, err := root.Stat(name); strings.HasSuffix(asked, "/") && (err != nil || !info.IsDir()) {
+			return fmt.Errorf("%s is no directory of the instance: leave out the slash to name a file so", asked)
+		}
 		_, err = tree.Receive(os.Stdin, root, name)
 		return err
 	}

@@ -76,14 +76,19 @@ func (l *boundedLog) write(now time.Time, data []byte) (over bool) {
 		}
 		l.tokens -= float64(len(data))
 	}
+	l.mark(now)
+	l.append(now, data)
+	return false
+}
+
+// mark says in the log what was dropped since the last mark.
+func (l *boundedLog) mark(now time.Time) {
 	if l.unmarked > 0 {
 		mark := fmt.Sprintf("\n[runnerd: %d bytes of output dropped, over %d bytes per second]\n",
 			l.unmarked, int(l.rate))
 		l.unmarked = 0
 		l.append(now, []byte(mark))
 	}
-	l.append(now, data)
-	return false
 }
 
 func (l *boundedLog) append(now time.Time, data []byte) {
@@ -141,6 +146,7 @@ func (l *boundedLog) drain(pipe io.Reader) {
 			break
 		}
 	}
+	l.mark(time.Now())
 	l.saveDropped()
 	if l.file != nil {
 		l.file.Close()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -108,5 +109,24 @@ func TestConfigTravelsAsARecord(t *testing.T) {
 	}
 	if _, err := parseConfig(record.Record{}); err == nil {
 		t.Fatal("an empty configuration was taken")
+	}
+}
+
+// What is dropped at the very end, as of a crash's last words, is said as well.
+func TestF147_DroppedAtTheEndIsSaid(t *testing.T) {
+	directory := t.TempDir()
+	read, write := io.Pipe()
+	go func() {
+		for range 3 {
+			_, _ = io.WriteString(write, strings.Repeat("x", 3000)+"panic: the reason\n")
+		}
+		write.Close()
+	}()
+	if err := Drain(directory, 1000, read); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(directory, FileLog))
+	if err != nil || !strings.Contains(string(text), "bytes of output dropped") {
+		t.Fatalf("%d bytes, %v", len(text), err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,5 +118,43 @@ func TestClosedDirectoriesStayClosed(t *testing.T) {
 		if info, err := os.Lstat(filepath.Join(to, name)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v %v", name, info.Mode(), err)
 		}
+	}
+}
+
+// Directories keep permissions and times as files do, whatever the mask of new files is; one that was there
+// stays as it was.
+func TestDirectoriesKeepPermissionsAndTimes(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	from, to := t.TempDir(), t.TempDir()
+	modes := map[string]fs.FileMode{"d": 0o777, "d/a": 0o750, "d/a/closed": 0o511, "d/b": 0o775, "d/b/c": 0o700}
+	at := time.Unix(1_000_000_000, 0)
+	os.MkdirAll(filepath.Join(from, "d/a/closed"), 0o700)
+	os.MkdirAll(filepath.Join(from, "d/b/c"), 0o700)
+	os.WriteFile(filepath.Join(from, "d/a/closed/file"), []byte("x"), 0o640)
+	os.WriteFile(filepath.Join(from, "d/z"), []byte("x"), 0o640)
+	for name, mode := range modes {
+		os.Chmod(filepath.Join(from, name), mode)
+		os.Chtimes(filepath.Join(from, name), at, at)
+	}
+	var archive bytes.Buffer
+	if _, err := Send(&archive, open(t, from), "d", "d"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Receive(bytes.NewReader(archive.Bytes()), open(t, to), "new"); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range modes {
+		info, err := os.Stat(filepath.Join(to, "new"+name[1:]))
+		if err != nil || info.Mode().Perm() != mode || !info.ModTime().Equal(at) {
+			t.Errorf("%s: %v %v, %v", name, info.Mode(), info.ModTime(), err)
+		}
+	}
+	os.Chmod(filepath.Join(to, "new"), 0o700)
+	os.Rename(filepath.Join(to, "new"), filepath.Join(to, "d"))
+	if _, err := Receive(bytes.NewReader(archive.Bytes()), open(t, to), "."); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(to, "d")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Error(info.Mode(), err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Bounds of one copy.
@@ -72,10 +73,8 @@ func (r *receiver) receive(from io.Reader) (Result, error) {
 			return r.result, err
 		}
 	}
-	for i := len(r.modes) - 1; i >= 0; i-- { // those inside first
-		if err := r.root.Chmod(r.modes[i].name, r.modes[i].mode); err != nil {
-			return r.result, fmt.Errorf("%s: %w", r.modes[i].name, bare(err))
-		}
+	if err := r.leave(""); err != nil {
+		return r.result, err
 	}
 	if r.result.Entries == 0 {
 		return r.result, errors.New("the archive is empty")
@@ -84,7 +83,7 @@ func (r *receiver) receive(from io.Reader) (Result, error) {
 }
 
 type receiver struct {
-	modes  []directoryMode // for the end: of directories that would take no files with them
+	made   []directory // around the last entry: they get modes and times when all that is in them is there
 	root   *os.Root
 	parent string
 	rename string // of the first part of all names; "" = as they are
@@ -95,9 +94,24 @@ type receiver struct {
 	result  Result
 }
 
-type directoryMode struct {
+// directory is one that was made here. Before it is complete, its mode might let no files in.
+type directory struct {
 	name string
 	mode fs.FileMode
+	time time.Time
+}
+
+// leave completes the directories that an entry of the given name does not lie in.
+func (r *receiver) leave(name string) error {
+	for n := len(r.made) - 1; n >= 0 && (name == "" || !within(name, r.made[n].name)); n-- {
+		d := r.made[n]
+		r.made = r.made[:n]
+		if err := r.root.Chmod(d.name, d.mode); err != nil { // whatever the mask of new files
+			return fmt.Errorf("%s: %w", d.name, bare(err))
+		}
+		_ = r.root.Chtimes(d.name, d.time, d.time)
+	}
+	return nil
 }
 
 // place gives the name below root of an entry.
@@ -158,6 +172,9 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 	if err := r.throughDirectories(name); err != nil {
 		return err
 	}
+	if err := r.leave(name); err != nil {
+		return err
+	}
 	mode := fs.FileMode(header.Mode) & fs.ModePerm
 	if r.into != nil && header.Typeflag != tar.TypeReg {
 		return errors.New("what is copied is no file, so it cannot be written there")
@@ -165,8 +182,8 @@ func (r *receiver) entry(header *tar.Header, content io.Reader) error {
 	switch header.Typeflag {
 	case tar.TypeDir:
 		err := r.root.Mkdir(name, mode|0o700)
-		if err == nil && mode&0o700 != 0o700 {
-			r.modes = append(r.modes, directoryMode{name, mode})
+		if err == nil {
+			r.made = append(r.made, directory{name, mode, header.ModTime})
 		}
 		if errors.Is(err, fs.ErrExist) {
 			info, statErr := r.root.Lstat(name)

@@ -45,7 +45,7 @@ func (s *Store) importAhead(from Source, wanted Wanted, progress Progress) (imag
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		lowerThread()
+		lowerThread(niceLeast)
 		s.imports.Lock()
 		defer s.imports.Unlock()
 		image, config, err = s.importHeld(from, wanted, progress)
@@ -54,8 +54,18 @@ func (s *Store) importAhead(from Source, wanted Wanted, progress Progress) (imag
 	return image, config, err
 }
 
-// lowerThread gives the goroutine a thread of its own with the lowest priority, which ends with it.
-func lowerThread() {
+// lowerThread gives the goroutine a thread of its own with a low priority, which ends with it.
+func lowerThread(nice int) {
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), niceLeast)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nice)
+}
+
+// threadNice is the priority of the calling thread: the lowest one for an import ahead, until it is raised because somebody
+// wants the image.
+func threadNice() int {
+	have, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return niceLeast
+	}
+	return 20 - have // the call counts the other way round
 }

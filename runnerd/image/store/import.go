@@ -326,10 +326,11 @@ func (s *Store) unpack(directory string, blob io.Reader, descriptor manifest.Des
 ) (result layer.Result, err error) {
 	reader, writer := io.Pipe()
 	filtered := make(chan error, 1)
+	nice := threadNice() // not the lowest any more once somebody wants the image
 	go func() {
 		var err error
 		if how.ahead {
-			lowerThread()
+			lowerThread(nice)
 		}
 		result, err = s.filter(writer, blob, descriptor, diff, how)
 		writer.CloseWithError(err) // nil: end of file
