@@ -181,7 +181,8 @@ func TestStandby_AModuleMovesWithoutACompilation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.run(others[0], 0, "apply", "-f", f.file(fmt.Sprintf("wasm cold {\n\tmodule file://%s\n\tsha256 %x\n\treplicas 2\n\tmem 64mb\n}\n",
+	f.run(others[0], 0, "apply", "-f", f.file(fmt.Sprintf("wasm cold {\n\tmodule file://%s\n\tsha256 %x\n\treplicas 2\n"+
+		"\tcapabilities kv_read,kv_write,clock,random,env,stdio\n\tmem 64mb\n}\n",
 		f.Program("hello.wasm"), sha256.Sum256(binary))))
 	cold := f.sinceStart(others[0], "wasm.cold")
 	t.Logf("a start took %v, one that compiles %v", warm, cold)

@@ -88,7 +88,8 @@ func Copy(ctx context.Context, directory string, options Options, to Sink) error
 // logFile is one of the two files, read from position on.
 type logFile struct {
 	file     *os.File
-	times    *shim.Times
+	times    *shim.Times // nil = none were there when it was looked last
+	looked   time.Time
 	position int64
 	end      int64 // size at opening
 	// The time of the bytes from position to until.
@@ -283,6 +284,10 @@ func (r *reader) read() (int, error) {
 
 func (r *reader) timeOf(position int64) int64 {
 	f := r.file
+	if f.times == nil && time.Since(f.looked) >= Interval {
+		// A shim makes the log first and then its stamps, and renames one after the other: they may be there by now.
+		f.looked, f.times = time.Now(), shim.OpenTimes(r.directory, f.file)
+	}
 	if position >= f.until || f.milliseconds == 0 {
 		f.milliseconds, f.until = f.times.At(position)
 		if f.until == 1<<63-1 { // the last stamp so far: ask again

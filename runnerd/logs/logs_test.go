@@ -123,6 +123,28 @@ func TestLinesLongerThanAFrameAreCut(t *testing.T) {
 	}
 }
 
+// Who opens the log in the moment between its making and that of its stamps has the times of its lines all the same.
+func TestF147_StampsThatComeLaterAreFound(t *testing.T) {
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, shim.FileLog), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { _ = Copy(ctx, directory, Options{Follow: true}, c) }()
+	time.Sleep(2 * Interval) // it has opened the log
+	pipe, feed := io.Pipe()
+	go func() { _ = shim.Drain(directory, 0, pipe) }()
+	defer feed.Close()
+	began := time.Now().UnixMilli()
+	fmt.Fprintln(feed, "first")
+	c.wait(t, "the line", func() bool { return len(c.lines) == 1 })
+	if c.times[0] < began {
+		t.Errorf("the line is of %d, it was written after %d", c.times[0], began)
+	}
+}
+
 // A real shim's log writes; the reader sees each line once, in order, with its time, however it is rotated.
 func TestF147_FollowCrossesRotations(t *testing.T) {
 	directory := t.TempDir()
